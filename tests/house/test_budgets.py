@@ -16,7 +16,6 @@ FACTS = {
     "compiler.donation": "_ALONE",
     "device.trace.programs": "",
     "dispatch.batched_operator": "_NONE",
-    "distributed.attention": "_BATCH _HEADS",
     "eager.checks": "_MAGNITUDES",
     "environment.cuda_answers": "CUDNN_VERSION NCCL_VERSION",
     "environment.redirects": "_BEFORE_CUDA",

@@ -7,7 +7,7 @@ it as a node, with the number of a :class:`torch_jax.dispatch.jax_programs.Progr
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -75,20 +75,16 @@ class Recent(OrderedDict):
         """Return the entry of a key, None where there is none."""
         found = self.get(key)
         if found is not None:
-            try:
+            with contextlib.suppress(KeyError):  # another thread has dropped it
                 self.move_to_end(key)
-            except KeyError:  # another thread has dropped it
-                pass
         return found
 
     def keep(self, key: Any, value: Any) -> None:
         """Enter a value."""
         self[key] = value
-        while len(self) > self._most:
-            try:
+        with contextlib.suppress(KeyError):
+            while len(self) > self._most:
                 self.popitem(last=False)
-            except KeyError:
-                break
 
     def get_or_make(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return the entry of a key; ``make`` makes it where there is none."""
@@ -293,16 +289,11 @@ def call(tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
 def _kernel(program: Program) -> Kernel:
     op = torch.ops.torch_jax.call_jax.default
     static = frozenset({"program"})
-    run = functools.partial(_computed, program)
     check = _check_of(program) if program.is_checked else None
-    lowering = Lowering(_NAME, run, static, meta=False, check=check)
+    lowering = Lowering(_NAME, lambda arrays, _: program(arrays), static, meta=False, check=check)
     kernel = Kernel(op, lowering, signature(op, static))
     ladder.override_kernels.add(kernel)
     return kernel
-
-
-def _computed(program: Program, tensors: list[jax.Array], _number: int) -> list[jax.Array]:
-    return program(tensors)
 
 
 def _check_of(program: Program) -> Callable[..., Any] | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from torch_jax import config
 from torch_jax._private import pytorch
@@ -30,8 +31,7 @@ def on_cpu(op: Any) -> Callable[..., Any]:
             return run(args, kwargs)
 
     def run(args: tuple, kwargs: dict[str, Any]) -> Any:
-        host_args = [_to_host(a) for a in args]
-        host_kwargs = {k: _to_host(v) for k, v in kwargs.items()}
+        host_args, host_kwargs = pytree.tree_map(_to_host, (args, kwargs))
         if "device" in host_kwargs:
             host_kwargs["device"] = torch.device("cpu")
         try:
@@ -40,11 +40,14 @@ def on_cpu(op: Any) -> Callable[..., Any]:
             raise errors.not_found(op, args, kwargs) from error
         given = dict(zip(names, args, strict=False)) | kwargs
         host = dict(zip(names, host_args, strict=False)) | host_kwargs
-        back = {}
         for name in written:
             _write_back(given[name], host[name])
-            back[id(host[name])] = given[name]
-        return _to_device(result, back)
+        back = {id(host[name]): given[name] for name in written}
+
+        def on_device(tensor: torch.Tensor) -> Any:
+            return back[id(tensor)] if id(tensor) in back else tensor.to(pytorch.DEVICE_TYPE)
+
+        return pytree.tree_map_only(torch.Tensor, on_device, result)
 
     return call
 
@@ -92,19 +95,8 @@ def _is_on_device(tensor: torch.Tensor) -> bool:
 def _to_host(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.cpu() if _is_on_device(value) else value
-    if isinstance(value, list | tuple):
-        return type(value)(_to_host(v) for v in value)
     if isinstance(value, torch.device) and value.type == pytorch.DEVICE_TYPE:
         return torch.device("cpu")
-    return value
-
-
-def _to_device(value: Any, back: dict[int, Any]) -> Any:
-    """Return a result on the device; ``back`` are the arguments by the ids of their copies."""
-    if isinstance(value, torch.Tensor):
-        return back.get(id(value)) if id(value) in back else value.to(pytorch.DEVICE_TYPE)
-    if isinstance(value, list | tuple):
-        return type(value)(_to_device(v, back) for v in value)
     return value
 
 

@@ -269,18 +269,12 @@ def _resolved(lazy: torch.Tensor) -> torch.Tensor:
     return -plain if neg else plain
 
 
-@kernel("clone")
+@kernel("clone", "_lazy_clone")
 def clone(self, memory_format=None) -> torch.Tensor:
-    """Return a copy, in the memory format asked for."""
+    """Return a copy, in the memory format asked for; it is made when either is written."""
     if memory_format in (None, torch.preserve_format):
         return _cast(self, self.dtype)
     return _cast(self, self.dtype, _strides(self.shape, memory_format))
-
-
-@kernel("_lazy_clone")
-def lazy_clone(self) -> torch.Tensor:
-    """Return a copy made when either is written, with the very strides where possible."""
-    return _cast(self, self.dtype)
 
 
 @kernel("is_set_to")

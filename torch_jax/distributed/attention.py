@@ -15,7 +15,7 @@ from torch.distributed.tensor.experimental import register_sharding
 
 _FORWARD = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
 _BACKWARD = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
-_BATCH, _HEADS = 0, 1
+_PLACEMENTS: list[Any] = [Replicate(), Shard(0), Shard(1)]  # whole, by batch, by heads
 _Shardings = list[tuple[list[Any], list[Any]]]
 
 
@@ -32,10 +32,6 @@ def register() -> Callable[[], None]:
     return undo
 
 
-def _placements() -> list[Any]:
-    return [Replicate(), Shard(_BATCH), Shard(_HEADS)]
-
-
 def _of_bias(bias: Any, placement: Any) -> Any:
     """Return the placement of the bias for that of query, key and value: whole if broadcast."""
     if bias is None:
@@ -49,11 +45,10 @@ def _forward(
     query: Any, key: Any, value: Any, bias: Any = None, *rest: Any, **_scale: Any
 ) -> _Shardings:
     """Return placements; of nine results, only output and logsumexp are more than a number."""
-    nothing: list[Any] = [None] * 7
-    found = []
-    for at in _placements():
-        found.append(([at, at, *nothing], [at, at, at, _of_bias(bias, at), *(None for _ in rest)]))
-    return found
+    return [
+        ([at, at, *[None] * 7], [at, at, at, _of_bias(bias, at), *(None for _ in rest)])
+        for at in _PLACEMENTS
+    ]
 
 
 def _backward(
@@ -65,7 +60,7 @@ def _backward(
     """
     whole, numbers = Replicate(), [None] * (len(rest) - 5)
     found = []
-    for at in _placements():
+    for at in _PLACEMENTS:
         of_bias = _of_bias(bias, at)
         of_sum = Partial() if of_bias is not None and of_bias != at else of_bias
         inputs = [at, at, at, at, of_bias, None, at, at, *numbers, whole, whole]

@@ -4,6 +4,10 @@ PyTorch writes the metadata of a checkpoint last, so that a folder with metadata
 it is written a second time, since that goes into the same files. Here a checkpoint that replaces
 another one gets files of other names, one rename of the metadata replaces the old by the new, and
 then the old files are removed. The format is PyTorch's.
+
+Bytes that have changed on the disk are not loaded: each entry of the metadata has the begin and the
+end of a piece in its file, and here also their CRC-32, as an attribute that PyTorch ignores.
+Entries without one are not checked.
 """
 
 from __future__ import annotations
@@ -12,14 +16,19 @@ import contextlib
 import dataclasses
 import os
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torch.distributed import checkpoint as dcp
 
 from torch_jax._private import checkpoints
-from torch_jax.distributed import checkpoint_sums
+from torch_jax.budgets import BYTES_READ_AT_ONCE
+
+_SUM = "crc32"
 
 
 def write_data(original: Callable[..., Any], writer: Any, plan: Any, planner: Any) -> Any:
@@ -35,7 +44,7 @@ def write_data(original: Callable[..., Any], writer: Any, plan: Any, planner: An
         return original(writer, plan, planner)
     try:
         written = original(writer, plan, planner)
-        checkpoint_sums.sign(writer.path, [one.storage_data for one in written.wait()])
+        sign(writer.path, [one.storage_data for one in written.wait()])
     except BaseException:
         _remove(writer.path.glob(f"{plan.storage_data.prefix}*.distcp"))
         raise
@@ -135,14 +144,53 @@ def _is_whole(folder: Path) -> bool:
         metadata = dcp.FileSystemReader(folder).read_metadata()
     except Exception:  # no file, or not one of DCP's
         return False
-    ends: dict[str, int] = {}
     entries = list((metadata.storage_data or {}).values())
-    for info in entries:
-        ends[info.relative_path] = max(ends.get(info.relative_path, 0), info.offset + info.length)
-    sizes = {name: _size(folder / name) for name in ends}
-    whole = all(sizes[name] >= end for name, end in ends.items())
-    return whole and checkpoint_sums.are_right(folder, entries)
+    sizes = {name: _size(folder / name) for name in {info.relative_path for info in entries}}
+    whole = all(sizes[info.relative_path] >= info.offset + info.length for info in entries)
+    return whole and all(_is_right(file, entry) for file, entry in _in_files(folder, entries))
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else -1
+
+
+# --- checksums ------------------------------------------------------------------------------------
+
+
+def sign(folder: Path, entries: Iterable[Any]) -> None:
+    """Give entries the checksums of the present bytes of the files."""
+    for file, entry in _in_files(folder, entries):
+        setattr(entry, _SUM, _sum(file, entry))
+
+
+def check(file: IO[bytes], entry: Any) -> None:
+    """Raise ``RuntimeError`` if the bytes of an entry are not those that were written."""
+    if not _is_right(file, entry):
+        raise RuntimeError(
+            f"bytes {entry.offset} to {entry.offset + entry.length} of {entry.relative_path!r} are "
+            "not those that were saved: their checksum differs. The file is damaged; "
+            "torch_jax.last_checkpoint(folder) finds the last checkpoint that is whole"
+        )
+
+
+def _is_right(file: IO[bytes], entry: Any) -> bool:
+    known = getattr(entry, _SUM, None)
+    return known is None or known == _sum(file, entry)
+
+
+def _in_files(folder: Path, entries: Iterable[Any]) -> Iterator[tuple[IO[bytes], Any]]:
+    """Yield each entry with its file, in the order in which they are on the disk."""
+    in_order = sorted(entries, key=attrgetter("relative_path", "offset"))
+    for name, within in groupby(in_order, key=attrgetter("relative_path")):
+        with open(folder / name, "rb") as file:
+            for entry in within:
+                yield file, entry
+
+
+def _sum(file: IO[bytes], entry: Any) -> int:
+    """Return the CRC-32 of an entry's bytes, read in small parts."""
+    file.seek(entry.offset)
+    left, value = entry.length, 0
+    while left and (part := file.read(min(left, BYTES_READ_AT_ONCE))):
+        value, left = zlib.crc32(part, value), left - len(part)
+    return value

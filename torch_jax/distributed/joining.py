@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import socket
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import torch
@@ -21,16 +22,17 @@ from torch_jax.memory import processes
 _KEY = "torch_jax/coordinator"
 
 
-class _Joined:
+class _Joined(NamedTuple):
     """The place of this process among the joined ones, and its connection to the coordinator."""
 
-    def __init__(self, rank: int, size: int, connection: socket.socket, client: Any):
-        self.rank, self.size = rank, size
-        self.connection, self.client = connection, client
-        self.lock = threading.Lock()
+    rank: int
+    size: int
+    connection: socket.socket
+    client: Any
 
 
 _joined: _Joined | None = None
+_asking = threading.Lock()
 
 
 def join(store: Any, rank: int, size: int) -> None:
@@ -128,14 +130,13 @@ def ended() -> list[int]:
 
     The list is empty if this cannot be found out.
     """
-    joined = _joined
-    if joined is None:
+    if _joined is None:
         return []
     try:
-        with joined.lock:
-            joined.connection.settimeout(SECONDS_TO_ANSWER)
-            joined.connection.sendall(b"?\n")
-            return json.loads(joined.connection.makefile().readline() or "[]")
+        with _asking:
+            _joined.connection.settimeout(SECONDS_TO_ANSWER)
+            _joined.connection.sendall(b"?\n")
+            return json.loads(_joined.connection.makefile().readline() or "[]")
     except (OSError, ValueError):
         return []
 
@@ -165,10 +166,7 @@ def _ended_by_now(error: BaseException) -> list[int]:
 
 def _leave() -> None:
     """End JAX's client at the end of the process, before its library is taken down."""
-    joined = _joined
-    if joined is not None:
-        try:
-            joined.client.shutdown()
-        except Exception:  # the coordinator has ended, or other processes have: nothing is left
-            pass
-        joined.connection.close()
+    if _joined is not None:
+        with contextlib.suppress(Exception):  # the coordinator, or other processes, have ended
+            _joined.client.shutdown()
+        _joined.connection.close()

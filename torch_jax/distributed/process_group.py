@@ -20,7 +20,7 @@ from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.distributed import agreement, joining, programs
-from torch_jax.distributed.work import LAUNCHER, DoneWork, HostWork, ProgramWork, write_results
+from torch_jax.distributed.work import LAUNCHER, DoneWork, HostWork, ProgramWork
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import tensors_in
 
@@ -138,15 +138,12 @@ class ProcessGroup(_Base):
             self._register_backend(torch.device(device), kind, self._gloo)
 
     def shutdown(self) -> None:
-        """End the group, as ``destroy_process_group`` does."""
         self.is_over = True
 
     def get_group_store(self) -> Any:
-        """Return the store through which the processes of the group have met."""
         return self._store
 
     def getBackendName(self) -> str:
-        """Return the backend's name."""
         return _JAX
 
     def _program(
@@ -167,8 +164,7 @@ class ProcessGroup(_Base):
             raise joining.failed(name, error) from error
         call = self._next(name, static, inputs, options)
         run = functools.partial(programs.run, self.ranks, body, static, arrays)
-        keep = functools.partial(write_results, outputs)
-        return LAUNCHER.launch(ProgramWork(name, call, run, keep, self._limit(options), outputs))
+        return LAUNCHER.launch(ProgramWork(name, call, run, self._limit(options), outputs))
 
     def _next(self, name: str, static: tuple, tensors: Any, options: Any) -> agreement.Call:
         """Return the group's next collective; ``tensors`` are of one form in all processes."""
@@ -386,18 +382,15 @@ class ProcessGroup(_Base):
     # --- point to point, and no tensors -----------------------------------------------------------
 
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
-        """Send a tensor to one process."""
         self._check_rank("send", to)
         return self._on_host("send", (_list(tensors),), [], to, tag)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
-        """Receive a tensor from one process."""
         self._check_rank("recv", source)
         tensors = _list(tensors)
         return self._on_host("recv", (tensors,), tensors, source, tag, source=source)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        """Receive a tensor from any process that sends one."""
         tensors = _list(tensors)
         return self._on_host("recv_anysource", (tensors,), tensors, tag)
 

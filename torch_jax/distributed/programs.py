@@ -33,10 +33,6 @@ def _sum(x: jax.Array) -> jax.Array:
     return lax.psum(x, _AXIS)
 
 
-def _mean(x: jax.Array) -> jax.Array:
-    return _sum(x) / lax.axis_size(_AXIS)
-
-
 def _extreme(reduce: Callable[..., jax.Array]) -> Callable[[jax.Array], jax.Array]:
     def extreme(x: jax.Array) -> jax.Array:
         narrow = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x
@@ -45,19 +41,18 @@ def _extreme(reduce: Callable[..., jax.Array]) -> Callable[[jax.Array], jax.Arra
     return extreme
 
 
-_REDUCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+# By the names of ``torch.distributed.ReduceOp``.
+REDUCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "SUM": _sum,
-    "AVG": _mean,
+    "AVG": lambda x: _sum(x) / lax.axis_size(_AXIS),
     "MIN": _extreme(lax.pmin),
     "MAX": _extreme(lax.pmax),
 }
-REDUCTIONS = frozenset(_REDUCTIONS)
-"""The names of ``torch.distributed.ReduceOp`` that have a program."""
 
 
 def all_reduce(op: str, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Return every array, reduced over the processes."""
-    return tuple(map(_REDUCTIONS[op], arrays))
+    return tuple(map(REDUCTIONS[op], arrays))
 
 
 def all_gather(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -82,7 +77,7 @@ def _reduce_scatter(op: str, x: jax.Array) -> jax.Array:
         return lax.psum_scatter(parts, _AXIS)
     if op == "AVG":
         return lax.psum_scatter(parts, _AXIS) / count
-    return lax.dynamic_index_in_dim(_REDUCTIONS[op](parts), lax.axis_index(_AXIS), keepdims=False)
+    return lax.dynamic_index_in_dim(REDUCTIONS[op](parts), lax.axis_index(_AXIS), keepdims=False)
 
 
 def broadcast(root: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:

@@ -118,7 +118,10 @@ def _shard_module(
 ) -> None:
     """Find the sharding of every tensor, then move them all."""
     _refuse_traced()
-    zero.checked(mesh, axis)
+    if axis is not None and axis not in mesh.shape:
+        raise ValueError(
+            f"zero={axis!r}: the mesh has no such axis; it is {sharding.describe(mesh)}"
+        )
     wanted = rules.shardings(module, mesh, spec)
     tensors = {id(tensor): tensor for _, tensor in rules.tensors_of(module)}
     for key, tensor in list(tensors.items()):
@@ -130,7 +133,7 @@ def _shard_module(
             _memory_shape(tensor)  # raises before any tensor is moved
     parts = deferred.parts_on_meta(module, init)
     Use.begin(mesh)
-    module._apply(_Mover(wanted, NamedSharding(mesh, PartitionSpec())))
+    module._apply(_mover(wanted, NamedSharding(mesh, PartitionSpec())))
     for parameter in module.parameters():
         _split_states(parameter, axis)
     if optimizer is not None:
@@ -166,22 +169,22 @@ def _states_of(parameter: torch.Tensor, optimizer: Any) -> list[torch.Tensor]:
     return [one for one in tensors if one.shape == parameter.shape and one.dim()]
 
 
-class _Mover:
-    """A function for ``Module._apply``: returns each tensor sharded, a tied one as before.
+def _mover(
+    wanted: dict[int, NamedSharding], otherwise: NamedSharding
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function for ``Module._apply``: returns each tensor sharded, a tied one as before.
 
     A module may pass tensors that are neither parameters nor buffers, such as the states of a
     metric of torchmetrics: each device gets a copy.
     """
+    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # before and after
 
-    def __init__(self, wanted: dict[int, NamedSharding], otherwise: NamedSharding):
-        self.wanted, self.otherwise = wanted, otherwise
-        self.moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # before and after
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in moved:
+            moved[id(tensor)] = tensor, _moved(tensor, wanted.get(id(tensor), otherwise))
+        return moved[id(tensor)][1]
 
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in self.moved:
-            wanted = self.wanted.get(id(tensor), self.otherwise)
-            self.moved[id(tensor)] = tensor, _moved(tensor, wanted)
-        return self.moved[id(tensor)][1]
+    return move
 
 
 def _moved(tensor: torch.Tensor, wanted: NamedSharding) -> torch.Tensor:

@@ -27,11 +27,6 @@ from torch_jax.distributed import agreement, joining
 from torch_jax.memory.storage import wrap
 
 
-def write_results(outputs: Sequence[torch.Tensor], results: Sequence[jax.Array]) -> None:
-    """Write the results of a program to tensors."""
-    write(outputs, [wrap(result) for result in results])
-
-
 def write(outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
     """Write new values to tensors in place, even through views; autograd does not see it.
 
@@ -100,14 +95,11 @@ class ProgramWork(_Work):
         name: str,
         call: agreement.Call,
         program: Callable[[], list[jax.Array]],
-        keep: Callable[[list[jax.Array]], None],
         timeout: timedelta,
-        outputs: Sequence[torch.Tensor] = (),
+        outputs: Sequence[torch.Tensor],
     ) -> None:
-        """Take ``keep``, which stores the results, and ``outputs``, the tensors for them."""
         super().__init__(outputs)
-        self.call, self._keep = call, keep
-        self.is_launched = False
+        self.call, self.is_launched = call, False
         self.name, self._program, self._timeout = name, program, timeout
         self._done = threading.Event()
         self._error: Exception | None = None
@@ -120,7 +112,7 @@ class ProgramWork(_Work):
             self.is_launched = True
             results = self._program()
             LAUNCHER.check()  # the caller has given up, and may use the tensors
-            self._keep(results)
+            write(self.outputs, [wrap(result) for result in results])
         except TypeError as error:  # arrays that the program does not take: it has not run
             self._error = error
         except TimeoutError as error:  # some processes may come yet, and would be out of step
@@ -128,11 +120,10 @@ class ProgramWork(_Work):
         except Exception as error:
             self._error = joining.failed(self.name, error)
         finally:
-            del self._program, self._keep  # and their arrays
+            del self._program  # and its arrays
             self._done.set()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the results are in their tensors; raise the error of the work."""
         limit = timeout if timeout else self._timeout
         seconds = limit.total_seconds()
         if not self._done.wait(min(seconds, SECONDS_BETWEEN_QUESTIONS)):
@@ -165,15 +156,12 @@ class ProgramWork(_Work):
             self.call.came_through()
 
     def is_completed(self) -> bool:
-        """Return whether it is over, with or without an error."""
         return self._done.is_set()
 
     def is_success(self) -> bool:
-        """Return whether the results are in their tensors."""
         return self._done.is_set() and self._error is None
 
     def exception(self) -> Exception | None:
-        """Return the error of the work, or None."""
         return self._error
 
 
@@ -181,17 +169,15 @@ class DoneWork(_Work):
     """Work that is over."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return ``True``: the work is over."""
         return True
 
     def is_completed(self) -> bool:
-        """Return ``True``."""
         return True
 
     is_success = is_completed
 
     def exception(self) -> None:
-        """Return None."""
+        return None
 
 
 class HostWork(_Work):
@@ -217,7 +203,6 @@ class HostWork(_Work):
         self._written = not self._copies
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the results are in their tensors; raise the error of the work."""
         if self._call is not None:
             try:
                 self._call.wait(timeout or self._limit)
@@ -242,15 +227,12 @@ class HostWork(_Work):
         return True
 
     def is_success(self) -> bool:
-        """Return whether the results are in their tensors."""
         return self.is_completed() and self._work.is_success()
 
     def exception(self) -> Any:
-        """Return the error of the work, or None."""
         return self._work.exception()
 
     def source_rank(self) -> int:
-        """Return the rank from which a tensor was received."""
         return self._work._source_rank() if self._source < 0 else self._source
 
     _source_rank = source_rank

@@ -13,25 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from torch_jax.core.active import ACTIVE
 from torch_jax.memory import sharding
 
 _known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-
-
-def checked(mesh: Mesh, axis: str | None) -> str | None:
-    """Return the axis.
-
-    Raises:
-      ValueError: the mesh has no such axis.
-    """
-    if axis is not None and axis not in mesh.shape:
-        raise ValueError(
-            f"zero={axis!r}: the mesh has no such axis; it is {sharding.describe(mesh)}"
-        )
-    return axis
 
 
 def split(wanted: NamedSharding, shape: Sequence[int], axis: str | None) -> NamedSharding:

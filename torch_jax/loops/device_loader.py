@@ -8,7 +8,8 @@ import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
@@ -87,15 +88,19 @@ def _end_step() -> None:
         lazy.sync()
 
 
+class _Error(NamedTuple):
+    """The end of a loader: its error, ``StopIteration`` where it has no more batches."""
+
+    raised: BaseException
+
+
 class _Ahead:
     """Batches that a thread loads, and moves to the device, before they are asked for."""
 
     def __init__(self, batches: Iterator[Any], most: int, move: Move):
         self._move = move
-        self._ready: deque[Any] = deque()
-        self._most = most
-        self._changed = threading.Condition()
-        self._error: BaseException | None = None
+        self._ready: SimpleQueue[Any] = SimpleQueue()
+        self._room = threading.Semaphore(most)
         self._is_closed = False
         context = contextvars.copy_context()
         self._thread = threading.Thread(
@@ -105,45 +110,25 @@ class _Ahead:
 
     def _load(self, batches: Iterator[Any]) -> None:
         lazy.stay_eager()
-        error: BaseException = StopIteration()
         try:
-            while self._has_room():
-                self._add(moved(next(batches), self._move))
+            while self._room.acquire() and not self._is_closed:
+                self._ready.put(moved(next(batches), self._move))
         except BaseException as raised:  # the loop raises it
-            error = raised
-        del batches
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()
-
-    def _has_room(self) -> bool:
-        """Wait for room; return ``False`` if the loop has ended."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._ready) < self._most or self._is_closed)
-            return not self._is_closed
-
-    def _add(self, batch: Any) -> None:
-        with self._changed:
-            self._ready.append(batch)
-            self._changed.notify_all()
+            del batches
+            self._ready.put(_Error(raised))
 
     def take(self) -> Any:
         """Return the next batch, or raise the loader's error, ``StopIteration`` at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._error is not None)
-            if not self._ready:
-                assert self._error is not None
-                raise self._error
-            batch = self._ready.popleft()
-            self._changed.notify_all()
-            return batch
+        batch = self._ready.get()
+        if isinstance(batch, _Error):
+            raise batch.raised
+        self._room.release()
+        return batch
 
     def close(self) -> None:
         """Load nothing more."""
-        with self._changed:
-            self._is_closed = True
-            self._ready.clear()
-            self._changed.notify_all()
+        self._is_closed = True
+        self._room.release()
         self._thread.join(SECONDS_FOR_A_BATCH)
 
 
@@ -210,37 +195,26 @@ def _moved(value: Any, move: Move, known: dict[int, Any]) -> Any:
         return value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_moved(one, move, known) for one in value))
-    if isinstance(value, list | tuple | deque):
-        return _rebuilt(value, [_moved(one, move, known) for one in value])
-    if isinstance(value, Mapping):
-        return _with_items(value, {key: _moved(one, move, known) for key, one in value.items()})
+    if isinstance(value, list | tuple | deque | Mapping):
+        pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+        return _rebuilt(value, {key: _moved(one, move, known) for key, one in pairs})
     if dataclasses.is_dataclass(value):
         return _with_fields(value, move, known)
     return value
 
 
-def _rebuilt(value: Any, items: list[Any]) -> Any:
-    """Return a sequence of the same type with these items; the same one if none has changed."""
-    if all(new is old for new, old in zip(items, value, strict=True)):
-        return value
-    if type(value) is tuple:
-        return tuple(items)
-    if isinstance(value, tuple):
-        return type(value)(items)
-    other = copy.copy(value)
-    for at, item in enumerate(items):
-        other[at] = item
-    return other
-
-
-def _with_items(value: Any, items: dict[Any, Any]) -> Any:
-    """Return a mapping of the same type with these items."""
+def _rebuilt(value: Any, items: dict[Any, Any]) -> Any:
+    """Return a container of the same type with these items, by key or position."""
     if type(value) is dict:
         return items
+    changed = {key: item for key, item in items.items() if item is not value[key]}
+    if not changed and not isinstance(value, Mapping):
+        return value
+    if isinstance(value, tuple):
+        return type(value)(items.values())
     other = copy.copy(value)  # type and attributes stay: a default factory, a tokenizer's encodings
-    for key, item in items.items():
-        if item is not value[key]:
-            other[key] = item
+    for key, item in changed.items():
+        other[key] = item
     return other
 
 

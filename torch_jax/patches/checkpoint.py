@@ -27,12 +27,6 @@ def _folders() -> Any:
     return checkpoint_folders
 
 
-def _sums() -> Any:
-    from torch_jax.distributed import checkpoint_sums
-
-    return checkpoint_sums
-
-
 @around(f"{_DCP}.default_planner._create_write_items", f"{_DCP}.default_planner")
 def _patch_write_items(original: Any, fqn: str, object: Any) -> Any:
     """A tensor over a mesh is written in parts; PyTorch would gather all of it."""
@@ -86,5 +80,5 @@ def _patch_finish(original: Any, self: Any, metadata: Any, results: Any) -> None
 def _patch_slices(original: Any, self: Any, file: Any, sinfo: Any) -> Any:
     """PyTorch loads a piece whose bytes have changed on the disk as if nothing had happened."""
     if waking.is_awake():
-        _sums().check(file, sinfo)
+        _folders().check(file, sinfo)
     return original(self, file, sinfo)

@@ -393,7 +393,7 @@ def test_the_last_whole_checkpoint_is_found():
 
 def test_damaged_files_are_found_and_those_without_checksums_are_taken():
     where = Path(folder())
-    with unittest.mock.patch("torch_jax.distributed.checkpoint_sums.sign"):  # as PyTorch saves
+    with unittest.mock.patch("torch_jax.distributed.checkpoint_folders.sign"):  # as PyTorch saves
         dcp.save({"a": shard(torch.ones(64), "data")}, checkpoint_id=where / "old")
     dcp.save({"a": shard(torch.ones(64), "data")}, checkpoint_id=where / "new")
     assert torch_jax.last_checkpoint(where) == where / "new"

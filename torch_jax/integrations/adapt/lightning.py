@@ -103,6 +103,15 @@ def _patch_restore(original: Any, states: dict[str, Any]) -> None:
         torch.get_device_module(_NAME).set_rng_state(states[f"torch.{_NAME}"])
 
 
+def _registry(target: str, when: str, since: str) -> Callable[..., Any]:
+    def enter(make: Callable[[str, Any], Any]) -> None:
+        why, base = make.__doc__ or "", when.rpartition(".")[0]
+        patch(target, when, since, True, why)(functools.partial(make, base))
+
+    return enter
+
+
+@_each(_registry, "accelerators:AcceleratorRegistry", "accelerators:ACCELERATOR_REGISTRY")
 def _register_accelerator(base: str, registry: Any) -> Callable[[], None]:
     """Lightning looks up ``accelerator="jax"`` in a registry of its own."""
     accelerator = importlib.import_module(f"{base}.accelerators.accelerator").Accelerator
@@ -110,24 +119,13 @@ def _register_accelerator(base: str, registry: Any) -> Callable[[], None]:
     return functools.partial(registry.pop, _NAME)
 
 
+@_each(_registry, "strategies:StrategyRegistry", "strategies:STRATEGY_REGISTRY")
 def _register_strategy(base: str, registry: Any) -> Callable[[], None]:
     """Lightning looks up ``strategy="jax_spmd"`` in a registry of its own."""
     single = importlib.import_module(f"{base}.strategies.single_device").SingleDeviceStrategy
     made = _spmd_strategy(single)
     registry.register(STRATEGY, made, description="one process, a mesh of devices")
     return functools.partial(registry.pop, STRATEGY)
-
-
-for _roots, *_registries in (
-    (TRAINERS, "accelerators.AcceleratorRegistry", "strategies.StrategyRegistry"),
-    (FABRICS, "accelerators.ACCELERATOR_REGISTRY", "strategies.STRATEGY_REGISTRY"),
-):
-    for _root in _roots:
-        for _name, _make in zip(_registries, (_register_accelerator, _register_strategy), strict=True):
-            _when = f"{_root}.{_name.partition('.')[0]}"
-            patch(f"{_root}.{_name}", _when, _SINCE, True, _make.__doc__ or "")(
-                functools.partial(_make, _root)
-            )
 
 
 # --- classes, derived from a release's base classes -----------------------------------------------
