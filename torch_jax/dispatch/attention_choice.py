@@ -60,16 +60,9 @@ def attend(
     causal_mask = attn_mask is not None and is_causal  # PyTorch's math refuses both
     fusable = _fusable(query, key, value, attn_mask, enable_gqa) and not _transformed(dropout_p)
     if not fusable or (causal_mask and not flash):
-        return _math(
-            query,
-            key,
-            value,
-            _additive(attn_mask, query),
-            dropout_p,
-            is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )[0]
+        options = {"scale": scale, "enable_gqa": enable_gqa}
+        mask = _additive(attn_mask, query)
+        return _math(query, key, value, mask, dropout_p, is_causal, **options)[0]
     if _is_spread(key) and key.shape[1] != query.shape[1]:
         each = query.shape[1] // key.shape[1]
         key, value = (t.repeat_interleave(each, dim=1) for t in (key, value))
@@ -183,28 +176,15 @@ def differentiate(grad, query, key, value, bias, wanted, *rest, scale=None) -> A
         return _by_definition(*operands, wanted, is_causal, scale)
     with pytorch.below_autograd():
         grads = _gradient(*operands, wanted, *rest, scale=scale)
-    return _once(operands, grads) if again else grads
-
-
-class _Once(torch.autograd.Function):
-    """Gradients whose own gradient is an error: the mask of dropout is known to the kernel only."""
-
-    @staticmethod
-    def forward(ctx: Any, count: int, *values: torch.Tensor) -> Any:
-        return tuple(grad.view_as(grad) for grad in values[count:])
-
-    @staticmethod
-    def backward(ctx: Any, *_grads: Any) -> Any:
-        raise RuntimeError(
-            "scaled_dot_product_attention with dropout has no second derivative on device jax: "
-            "set dropout_p=0, or use torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
-        )
-
-
-def _once(operands: tuple, grads: Any) -> tuple:
-    """Return ``grads`` with a history that raises when it is gone through."""
-    given = [t for t in operands if t is not None]
-    found = iter(_Once.apply(len(given), *given, *(g for g in grads if g is not None)))
+    if not again:
+        return grads
+    tensors = [t for t in (*grads, *operands) if t is not None]
+    node = pytorch.NodeThatRaises(  # the mask of dropout is known to the kernel only
+        "scaled_dot_product_attention with dropout has no second derivative on device jax: "
+        "set dropout_p=0, or use torch.nn.attention.sdpa_kernel(SDPBackend.MATH)",
+        len(tensors),
+    )
+    found = iter(node(*tensors))
     return tuple(None if grad is None else next(found) for grad in grads)
 
 

@@ -12,6 +12,7 @@ Tensors of other devices go PyTorch's own way, as without this package.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import warnings
@@ -28,6 +29,7 @@ from torch_jax.dispatch.batched_operator import positions_of
 from torch_jax.dispatch.over_batches import over_batches
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
+from torch_jax.memory.storage import tensors_in
 
 Rule = Callable[..., Any]  # of the arguments that an operator has at one level of vmap
 
@@ -84,26 +86,14 @@ def _register(library: Any, op: Any, rule: Rule) -> None:
         return
 
     def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_on_device(args) or _is_on_device(tuple(kwargs.values())):
-            try:
+        if any(t.device.type == pytorch.DEVICE_TYPE for t in tensors_in((args, kwargs))):
+            with contextlib.suppress(_LoopInstead):
                 return rule(*args, **kwargs)
-            except _LoopInstead:
-                pass
         return before(keys, *args, **kwargs)
 
     with warnings.catch_warnings():  # PyTorch warns where a rule of its own is replaced
         warnings.simplefilter("ignore")
         library.impl(op, call, functorch.BATCHED, with_keyset=True, allow_override=True)
-
-
-def _is_on_device(values: Any) -> bool:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            if value.device.type == pytorch.DEVICE_TYPE:
-                return True
-        elif isinstance(value, list | tuple) and _is_on_device(value):
-            return True
-    return False
 
 
 def _rule(op: Any) -> Rule | None:
@@ -122,7 +112,6 @@ def _rule(op: Any) -> Rule | None:
 
 
 def _over_batches(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Serve a functional operator."""
     op = _WITH_GRADIENTS.get(op, op)
     level = functorch.current_level()
     tensors, fill = positions_of(op).split(args, kwargs)
@@ -137,7 +126,6 @@ def _over_batches(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _in_place(op: Any) -> Rule:
-    """Return the rule of an in-place operator."""
 
     @functools.cache
     def derived() -> Rule:
@@ -181,7 +169,6 @@ def _is_functional(schema: Any) -> bool:
 
 
 def _composed(op: Any) -> Rule:
-    """Return the rule of a composite operator."""
 
     def rule(*args: Any, **kwargs: Any) -> Any:
         try:

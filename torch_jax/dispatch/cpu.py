@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.core import costs, errors
+from torch_jax.memory.storage import tensors_in
 
 FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often
 
@@ -41,7 +42,7 @@ def on_cpu(op: Any) -> Callable[..., Any]:
         given = dict(zip(names, args, strict=False)) | kwargs
         host = dict(zip(names, host_args, strict=False)) | host_kwargs
         for name in written:
-            _write_back(given[name], host[name])
+            _write_back(tensors_in(given[name]), tensors_in(host[name]))
         back = {id(host[name]): given[name] for name in written}
 
         def on_device(tensor: torch.Tensor) -> Any:
@@ -100,11 +101,9 @@ def _to_host(value: Any) -> Any:
     return value
 
 
-def _write_back(target: Any, source: Any) -> None:
-    if isinstance(target, list | tuple):
-        for one, new in zip(target, source, strict=True):
-            _write_back(one, new)
-    elif isinstance(target, torch.Tensor) and _is_on_device(target):
-        if target.shape != source.shape:
-            target.resize_(source.shape)
-        target.copy_(source)
+def _write_back(targets: Iterable[torch.Tensor], copies: Iterable[torch.Tensor]) -> None:
+    for target, copy in zip(targets, copies, strict=True):
+        if _is_on_device(target):
+            if target.shape != copy.shape:
+                target.resize_(copy.shape)
+            target.copy_(copy)

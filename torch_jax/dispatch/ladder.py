@@ -27,6 +27,7 @@ from torch_jax.dispatch.storage_kernels import COPIES, KERNELS, redispatch_to_me
 from torch_jax.eager import bound, by_torch, flat_draws, variants
 from torch_jax.eager.kernel import Kernel
 from torch_jax.eager.signature import signature
+from torch_jax.memory.storage import tensors_in
 from torch_jax.ops.registry import TABLE, Lowering
 
 Call = Callable[..., Any]
@@ -155,7 +156,6 @@ def is_composite(op: Any) -> bool:
 
 
 def _has_kernel(op: Any, key: str) -> bool:
-    """Return whether PyTorch has a kernel of the overload for a dispatch key."""
     return pytorch.has_kernel(op.name(), key)
 
 
@@ -163,7 +163,6 @@ def _has_kernel(op: Any, key: str) -> bool:
 
 
 def _table(op: Any) -> Call | None:
-    """Return the kernel of a lowering in the table."""
     lowering = TABLE.get(variants.table_name(op))
     if lowering is None or is_composite(op):
         return None
@@ -181,7 +180,6 @@ def _eager(op: Any, kernel: Kernel) -> Call:
 
 
 def _storage_kernel(op: Any) -> Call | None:
-    """Return a kernel about storage and geometry."""
     name = variants.table_name(op)
     if is_composite(op) or name not in KERNELS:
         return None
@@ -247,8 +245,9 @@ def _composed_in_place(op: Any, functional: Any) -> Call:
         result = functional(*args, **kwargs)
         given = dict(zip(sig.names, args, strict=False)) | kwargs
         results = [result] if sig.fresh + len(sig.writes) == 1 else list(result)
-        for name, value in zip(sig.writes, results[sig.fresh :], strict=True):
-            _write(given[name], value)
+        targets = tensors_in([given[name] for name in sig.writes])
+        for target, value in zip(targets, tensors_in(results[sig.fresh :]), strict=True):
+            target.copy_(value)
         new = iter(results)
         returned = [next(new) if name is None else given[name] for name in sig.returns]
         return returned[0] if len(returned) == 1 else tuple(returned) or None
@@ -256,22 +255,12 @@ def _composed_in_place(op: Any, functional: Any) -> Call:
     return call
 
 
-def _write(target: Any, value: Any) -> None:
-    if isinstance(target, torch.Tensor):
-        target.copy_(value)
-    else:
-        for one, its in zip(target, value, strict=True):
-            one.copy_(its)
-
-
 def _decomposition(op: Any) -> Call | None:
-    """Return PyTorch's decomposition in Python."""
     decomposition = pytorch.decompositions().get(op)
     return None if decomposition is None else cpu.unless_running(op, decomposition)
 
 
 def _on_cpu(op: Any) -> Call | None:
-    """Return the kernel of the CPU, on copies."""
     return cpu.on_cpu(op) if _has_kernel(op, "CPU") else None
 
 

@@ -22,18 +22,13 @@ from torch_jax.dispatch.batched_operator import Dims, batched, positions_of
 def over_batches(op: Any, dims: Dims, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Return an overload's result for each example of batches in ``dims``; these come first."""
     tensors, fill = positions_of(op).split(args, kwargs)
-    if not functorch.transforms_active() and not _differentiated(tensors):
+    wants_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    if not (functorch.transforms_active() or functorch.forward_mode() or wants_gradient):
         return batched(op)(dims, *args, **kwargs)
     call = _Call(op, fill, dims)
     flat = iter(_OverBatches.apply(call, *tensors))
     leaves = [next(flat) if leaf is _TENSOR else leaf for leaf in call.leaves]
     return pytree.tree_unflatten(leaves, call.form)
-
-
-def _differentiated(tensors: list[torch.Tensor]) -> bool:
-    if functorch.forward_mode():
-        return True
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 _TENSOR = object()

@@ -366,19 +366,9 @@ def _sum(self, *, dtype=None) -> torch.Tensor:
 
 @kernel("_embedding_bag_backward")
 def _embedding_bag_backward(
-    grad,
-    indices,
-    offsets,
-    offset2bag,
-    bag_size,
-    maximum_indices,
-    num_weights,
-    scale_grad_by_freq,
-    mode,
-    sparse,
-    per_sample_weights,
-    padding_idx=-1,
-) -> Any:
+    grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights,
+    scale_grad_by_freq, mode, sparse, per_sample_weights, padding_idx=-1,
+) -> Any:  # fmt: skip
     """Return gradients of ``nn.EmbeddingBag``: PyTorch composes the sparse gradient of rows."""
     if not offset2bag.numel():  # the CPU's kernel leaves it to the backward pass
         places = torch.arange(indices.numel(), dtype=offsets.dtype, device=indices.device)

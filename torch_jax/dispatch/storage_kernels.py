@@ -73,21 +73,17 @@ def _strides(size, memory_format: Any) -> tuple[int, ...]:
 
 
 @kernel("empty.memory_format")
-def empty(
-    size, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None
-) -> torch.Tensor:
+def empty(size, *, memory_format=None, **options: Any) -> torch.Tensor:
     """Return a new tensor; its elements are zero, or as deterministic algorithms ask."""
     if any(n < 0 for n in size):
         raise RuntimeError(
             f"Trying to create tensor with negative dimension {min(size)}: {list(size)}"
         )
-    return empty_strided(size, _strides(size, memory_format), dtype, layout, device, pin_memory)
+    return empty_strided(size, _strides(size, memory_format), **options)
 
 
 @kernel("empty_strided")
-def empty_strided(
-    size, stride, dtype=None, layout=None, device=None, pin_memory=None
-) -> torch.Tensor:
+def empty_strided(size, stride, *, dtype=None, layout=None, device=None, **_options: Any) -> Any:
     """Return a new tensor with these strides; its elements are as in :func:`empty`."""
     _refuse_layout(layout)
     if device is not None:
@@ -139,7 +135,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
 
 
 @kernel("_efficientzerotensor")
-def zero_tensor(size, dtype=None, layout=None, device=None, pin_memory=None) -> torch.Tensor:
+def zero_tensor(size, *, dtype=None, layout=None, **_options: Any) -> torch.Tensor:
     """Return zeros, which autograd's formulas ask for without memory where a device can do so."""
     _refuse_layout(layout)
     return _new_zeros(size, geometry.row_major(size), dtype or torch.get_default_dtype())
@@ -161,7 +157,6 @@ def zeros_with_same_memory(self, other, self_num_batch_dims=0) -> torch.Tensor:
 
 @kernel("_has_same_storage_numel")
 def has_same_storage_numel(self, other) -> bool:
-    """Return whether two storages hold equally many elements."""
     return _elements_in_storage(self) == _elements_in_storage(other)
 
 
@@ -170,15 +165,7 @@ def _elements_in_storage(tensor: torch.Tensor) -> int:
 
 
 @kernel("_to_copy")
-def to_copy(
-    self,
-    dtype=None,
-    layout=None,
-    device=None,
-    pin_memory=None,
-    non_blocking=False,
-    memory_format=None,
-) -> torch.Tensor:
+def to_copy(self, *, dtype=None, layout=None, device=None, memory_format=None, **_options) -> Any:
     """Copy to another device or dtype; dense strides are kept unless ``memory_format`` is given."""
     _refuse_layout(layout)
     if memory_format not in (None, torch.preserve_format):
@@ -357,19 +344,16 @@ def _written(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 @kernel("_copy_from")
 def copy_from(self, dst, non_blocking=False) -> torch.Tensor:
-    """Do ``dst.copy_(self)``."""
     return copy_(dst, self, non_blocking)
 
 
 @kernel("_copy_from_and_resize")
 def copy_from_and_resize(self, dst) -> torch.Tensor:
-    """Do ``dst.resize_as_(self).copy_(self)``."""
     return copy_(dst.resize_(self.shape), self)
 
 
 @kernel("_local_scalar_dense")
 def local_scalar_dense(self) -> Any:
-    """Return the value as a Python number (``Tensor.item``)."""
     return transfer.scalar_of(self)
 
 
@@ -400,9 +384,8 @@ def as_strided_scatter(self, src, size, stride, storage_offset=None) -> torch.Te
 def as_strided_(self, size, stride, storage_offset=None) -> torch.Tensor:
     """Change the geometry of ``self`` in place (``squeeze_``, ``t_`` … come this way)."""
     if not is_jax(self):  # a wrapper of functionalization's, which has a geometry and no memory
-        return redispatch_to_meta(torch.ops.aten.as_strided_.default)(
-            self, size, stride, storage_offset
-        )
+        geometrical = redispatch_to_meta(torch.ops.aten.as_strided_.default)
+        return geometrical(self, size, stride, storage_offset)
     view = as_strided(self, size, stride, storage_offset)
     return set_storage(self, self.untyped_storage(), view.storage_offset(), size, stride)
 
@@ -450,13 +433,11 @@ def _type_bytes(source: Any, dtype: torch.dtype) -> None:
 
 @kernel("set_.source_Storage")
 def set_whole_storage(self, source) -> torch.Tensor:
-    """Make ``self`` see all of ``source``, flat."""
     return set_storage(self, source, 0, (source.nbytes() // self.dtype.itemsize,), (1,))
 
 
 @kernel("set_.source_Tensor")
 def set_tensor(self, source) -> torch.Tensor:
-    """Make ``self`` an alias of ``source``."""
     return set_storage(
         self, source.untyped_storage(), source.storage_offset(), source.shape, source.stride()
     )

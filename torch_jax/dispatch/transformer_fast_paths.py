@@ -14,20 +14,9 @@ from torch_jax.dispatch.storage_kernels import kernel
 
 @kernel("_native_multi_head_attention")
 def attention_block(
-    query,
-    key,
-    value,
-    embed_dim,
-    num_heads,
-    qkv_weight,
-    qkv_bias,
-    proj_weight,
-    proj_bias,
-    mask=None,
-    need_weights=True,
-    average_attn_weights=True,
-    mask_type=None,
-):
+    query, key, value, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias,
+    mask=None, need_weights=True, average_attn_weights=True, mask_type=None,
+):  # fmt: skip
     """Run ``nn.MultiheadAttention``; masks are of queries and keys (0), keys (1), or all (2).
 
     The module turns masks of bool into 0 and -inf, and PyTorch's operator turns them back.
@@ -39,31 +28,18 @@ def attention_block(
     elif mask_type == 2:
         masks["attn_mask"] = mask.flatten(0, 1)
     query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    given = query, key, value, embed_dim, num_heads, qkv_weight, qkv_bias
+    options = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
     out, weights = F.multi_head_attention_forward(
-        query,
-        key,
-        value,
-        embed_dim,
-        num_heads,
-        qkv_weight,
-        qkv_bias,
-        None,
-        None,
-        False,
-        0.0,
-        proj_weight,
-        proj_bias,
-        training=False,
-        need_weights=need_weights,
-        average_attn_weights=average_attn_weights,
-        **masks,
+        *given, None, None, False, 0.0, proj_weight, proj_bias, training=False, **options, **masks
     )
     out = out.transpose(0, 1)
     if mask is None:
         return out, weights
     blind = _blind(mask, mask_type)
     if weights is not None:
-        weights = weights.masked_fill(_of_weights(blind, average_attn_weights), torch.nan)
+        of_weights = blind.any(1) if average_attn_weights else blind
+        weights = weights.masked_fill(of_weights[..., None], torch.nan)
     return out.masked_fill(blind.any(1)[..., None], torch.nan), weights
 
 
@@ -78,33 +54,12 @@ def _blind(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
     return hidden if mask_type == 2 else hidden[None, None]
 
 
-def _of_weights(blind: torch.Tensor, averaged: bool) -> torch.Tensor:
-    return (blind.any(1) if averaged else blind)[..., None]
-
-
 @kernel("_transformer_encoder_layer_fwd")
 def encoder_layer(
-    src,
-    embed_dim,
-    num_heads,
-    qkv_weight,
-    qkv_bias,
-    proj_weight,
-    proj_bias,
-    use_gelu,
-    norm_first,
-    eps,
-    norm_weight_1,
-    norm_bias_1,
-    norm_weight_2,
-    norm_bias_2,
-    ffn_weight_1,
-    ffn_bias_1,
-    ffn_weight_2,
-    ffn_bias_2,
-    mask=None,
-    mask_type=None,
-):
+    src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, use_gelu, norm_first,
+    eps, norm_weight_1, norm_bias_1, norm_weight_2, norm_bias_2, ffn_weight_1, ffn_bias_1,
+    ffn_weight_2, ffn_bias_2, mask=None, mask_type=None,
+):  # fmt: skip
     """Run ``nn.TransformerEncoderLayer``: two blocks, each with a residual and a norm."""
     shape = (embed_dim,)
     projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
