@@ -80,7 +80,6 @@ class Recent(OrderedDict):
         return found
 
     def keep(self, key: Any, value: Any) -> None:
-        """Enter a value."""
         self[key] = value
         with contextlib.suppress(KeyError):
             while len(self) > self._most:
@@ -105,7 +104,6 @@ class Given(NamedTuple):
     key: str | None = None
 
     def take(self, arrays: Iterator[Any]) -> Any:
-        """Return the value at its place."""
         array = next(arrays)
         return array if self.key is None else jax.random.wrap_key_data(array, impl=self.key)
 
@@ -209,7 +207,7 @@ class _Call(torch.autograd.Function):
         ctx.program, ctx.plan, *tensors = inputs
         ctx.count = len(tensors)
         ctx.set_materialize_grads(False)
-        outputs = [output[at] for at in ctx.plan.outputs] if _has_residuals(ctx.plan) else []
+        outputs = [] if ctx.plan is None else [output[at] for at in ctx.plan.outputs]
         ctx.save_for_backward(*tensors, *outputs)
         ctx.save_for_forward(*tensors)
         exact = [t for t in output if not (t.is_floating_point() or t.is_complex())]
@@ -248,12 +246,8 @@ class _Call(torch.autograd.Function):
         return results, (0,) * len(results)
 
 
-def _has_residuals(plan: Forward | None) -> bool:
-    return plan is not None and plan.program is not None
-
-
 def _forward_of(program: Program, plan: Forward | None) -> Program:
-    return plan.program if plan is not None and plan.program is not None else program
+    return program if plan is None else plan.program
 
 
 def _backward_of(
@@ -265,7 +259,7 @@ def _backward_of(
     arguments again.
     """
     tensors, outputs = saved[:count], saved[count:]
-    within = _has_residuals(plan) and present[-1] < len(program.results)
+    within = present[-1] < len(program.results)
     if plan is not None and within and set(needed) <= set(plan.wanted):
         given = [*(tensors[at] for at in plan.arguments), *outputs]
         return plan.backward(present, needed), given
@@ -333,12 +327,7 @@ def above_autograd(keys: Any, tensors: list[torch.Tensor], program: int) -> list
 
 def programs_of(graphs: torch.nn.Module) -> list[Program]:
     """Return the programs that graphs call, which must live as long as the graphs."""
-    ops = torch.ops.torch_jax
-    nodes = (
-        node
-        for graph in graphs.modules()
-        if isinstance(graph, torch.fx.GraphModule)
-        for node in graph.graph.nodes
-    )
-    called = (node for node in nodes if node.target is getattr(ops.call_jax, "default", None))
-    return [jax_programs.numbered(node.args[1]) for node in called]
+    op = torch.ops.torch_jax.call_jax.default
+    parts = [part for part in graphs.modules() if isinstance(part, torch.fx.GraphModule)]
+    calls = [n for part in parts for n in part.graph.find_nodes(op="call_function", target=op)]
+    return [jax_programs.numbered(node.args[1]) for node in calls]

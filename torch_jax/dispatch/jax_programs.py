@@ -121,9 +121,13 @@ class Program:
         pairs = zip(self.forms, self.closed.in_avals, strict=True)
         return [i for i, (f, v) in enumerate(pairs) if f.dtype != v.dtype and f.dtype.kind in "iu"]
 
-    def forward(self, wanted: tuple[int, ...]) -> Forward:
-        """Return a forward pass whose backward pass gives gradients of ``wanted``."""
-        return self._once(("forward", wanted), lambda: Forward(self, wanted))
+    def forward(self, wanted: tuple[int, ...]) -> Forward | None:
+        """Return a forward pass whose backward pass gives gradients of ``wanted``.
+
+        None where a residual cannot be a tensor: the backward pass is :meth:`pullback` then.
+        """
+        found = self._once(("forward", wanted), lambda: Forward(self, wanted))
+        return found if found.program is not None else None
 
     def pullback(self, wanted: tuple[int, ...], present: tuple[int, ...]) -> Program:
         """Return the map from arguments and the results' gradients to those of ``wanted``.
@@ -206,7 +210,7 @@ class Forward:
 
     Attributes:
       program: gives the results, then those residuals that are neither arguments nor results;
-        None where a residual cannot be a tensor: the backward pass is ``pullback`` then.
+        None where one of these cannot be a tensor.
       arguments: which arguments the backward pass needs.
       outputs: which outputs of the program it needs.
     """
@@ -225,7 +229,7 @@ class Forward:
         closed = _jaxpr_of(forward, of.closed.in_avals, of.wide)
         (self._structure,) = back
         self._sources, kept = _sources(closed, len(of.results))
-        self.program: Program | None = None
+        self.program: Any = None
         if all(_can_be_tensor(closed.out_avals[at].dtype) for at in kept):
             part, _ = jax_core.with_outputs(closed, kept, all_inputs=True)
             self.program = Program(part, of.forms, of.wide, of.name)
@@ -240,7 +244,6 @@ class Forward:
 
     def backward(self, present: tuple[int, ...], needed: tuple[int, ...]) -> Program:
         """Return the map from ``arguments``, ``outputs`` and gradients to ``needed`` gradients."""
-        assert self.program is not None
         of, count = self.of, len(self.arguments) + len(self.outputs)
 
         def backward(*arrays: Any) -> list[Any]:
