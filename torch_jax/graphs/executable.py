@@ -9,10 +9,11 @@ numbers among them; where sizes change, also for each set of sizes.
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -47,13 +48,6 @@ class HostCopy(NamedTuple):
 
     output: int
     form: Form
-
-
-class _Given(NamedTuple):
-    """An input that is a tensor; ``whole``: contiguous, and all of its memory."""
-
-    form: Form
-    whole: bool
 
 
 class _Scalar(NamedTuple):
@@ -260,7 +254,8 @@ class Executable:
         raise error
 
     def _make(self, given: list[Any]) -> _Compiled:
-        inputs = [_input(value) for value in given]
+        places = itertools.count()
+        inputs = [_input(value, places) for value in given]
         count = self._inputs
 
         def torch_jax_graph(words: Any, *memories: Any) -> list[Any]:
@@ -275,7 +270,7 @@ class Executable:
             compiled.fresh = len(arrays)
             after = [_memory(tensor) for tensor in tensors]
             written = [i for i, a in enumerate(after) if a is not before[i]]
-            compiled.written = [i for i in written if type(inputs[i]) is _Given]
+            compiled.written = [i for i in written if type(inputs[i]) is NewTensor]
             compiled.scalars = _by_dtype(inputs, written)
             compiled.steps = run.steps
             compiled.checks = [(message, kind) for _, message, kind in run.checks]
@@ -292,8 +287,8 @@ class Executable:
 
     def _on_host(self) -> list[bool]:
         """Return, for each output, whether it is on the CPU in the graph."""
-        (output,) = (node for node in self.graph.graph.nodes if node.op == "output")
-        return [isinstance(one, fx.Node) and _is_on_host(one) for one in output.args[0]]
+        results: Any = self.graph.graph.output_node().args[0]
+        return [isinstance(one, fx.Node) and _is_on_host(one) for one in results]
 
 
 def _unless_wrong(written: list[int], before: list, after: list, checks: list[Any]) -> list[Any]:
@@ -330,38 +325,31 @@ def _is_on_host(node: fx.Node) -> bool:
     return "run_and_save_rng_state" not in str(getattr(source, "target", ""))
 
 
-def _input(value: Any) -> Any:
-    """Return the leaf by which a trace makes an input from its memory."""
+def _input(value: Any, places: Iterator[int]) -> Any:
+    """Return the leaf by which a trace makes an input from its memory, which has the next place."""
     if not isinstance(value, torch.Tensor):
         return Same(value)
     if not _has_memory(value):
         return _Scalar(value.dtype)
-    if not is_jax_storage(value.untyped_storage()):
-        meta = torch.empty(value.shape, dtype=value.dtype, device="meta")
-        return _Given(Form.of(meta), True)
-    memory = storage.memory_of(value)
-    form = Form.of(value)
-    plain = form.size == memory.shape and value.is_contiguous() and not form.offset
-    plain = plain and not (form.conj or form.neg)
-    return _Given(form, plain and 0 not in form.size)
+    if is_jax_storage(value.untyped_storage()):
+        return NewTensor.of(next(places), value)
+    meta = torch.empty(value.shape, dtype=value.dtype, device="meta")
+    return NewTensor(next(places), Form.of(meta), whole=True)
 
 
-def _tensors(inputs: list[Any], memories: Sequence[Any]) -> list[Any]:
+def _tensors(inputs: list[Any], memories: tuple) -> list[Any]:
     """Return the inputs of the graph; ``memories`` end with the arrays of scalars, one a dtype."""
-    count = sum(type(spec) is _Given for spec in inputs)
+    count = sum(type(spec) is NewTensor for spec in inputs)
     kinds = dict.fromkeys(spec.dtype for spec in inputs if type(spec) is _Scalar)
-    rest = iter(memories)
     scalars = {kind: iter(array) for kind, array in zip(kinds, memories[count:], strict=True)}
+    storages: dict[int, Any] = {}
 
     def tensor(spec: Any) -> Any:
         if isinstance(spec, Same):
             return spec.value
         if isinstance(spec, _Scalar):
             return storage.wrap(next(scalars[spec.dtype]), spec.dtype)
-        memory = next(rest)
-        if spec.whole:
-            return storage.wrap(memory, spec.form.dtype)
-        return spec.form.over(storage.storage_of(memory))
+        return spec.build(memories, storages)
 
     return [tensor(spec) for spec in inputs]
 

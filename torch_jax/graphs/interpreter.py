@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -168,28 +169,19 @@ def _positional(module: fx.GraphModule, args: tuple, kwargs: dict[str, Any]) -> 
     spec = getattr(getattr(module.graph._codegen, "pytree_info", None), "in_spec", None)
     if spec is not None:  # of (args, kwargs): the graph flattens them in this order
         order = spec.children()[1].context
-        _refuse_unknown(kwargs.keys() - set(order))
         given = (*args, *(kwargs[name] for name in order if name in kwargs))
-        _check_count(len(pytree.tree_leaves(given)), spec.num_leaves)
+        count = len(pytree.tree_leaves(given))
+        if count != spec.num_leaves or kwargs.keys() - set(order):
+            raise TypeError(
+                f"the graph takes {spec.num_leaves} inputs, not {count}; their names are {order}, "
+                f"not {list(kwargs)}"
+            )
         return given
-    inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
-    if any(str(n.target).startswith("*") for n in inputs):
-        return (*args, *kwargs.values())
-    _check_count(max(len(args), len(inputs)), len(inputs))
-    names = [n.target for n in inputs][len(args) :]
-    _refuse_unknown(kwargs.keys() - set(names))
-    known = {n.target: n.args[0] for n in inputs if n.args} | kwargs
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise TypeError(f"the graph's inputs {missing} are missing")
-    return (*args, *(known[name] for name in names))
-
-
-def _check_count(given: int, wanted: int) -> None:
-    if given != wanted:
-        raise TypeError(f"the graph takes {wanted} inputs, not {given}")
-
-
-def _refuse_unknown(names: set[str]) -> None:
-    if names:
-        raise TypeError(f"the graph has no inputs named {sorted(names)}")
+    inputs = inspect.signature(module.forward)
+    try:
+        bound = inputs.bind(*args, **kwargs)
+    except TypeError as error:
+        count = len(inputs.parameters)
+        raise TypeError(f"the graph takes {count} inputs, not these: {error}") from error
+    bound.apply_defaults()
+    return (*bound.args, *bound.kwargs.values())

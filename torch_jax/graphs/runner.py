@@ -87,7 +87,6 @@ class Runner(fx.Interpreter):
         return torch.func.functional_call(part, held, args, kwargs)
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Call a method of a tensor."""
         if target in ("cpu", "cuda"):  # the devices of the model that the graph was made of
             return args[0]
         args, kwargs = _on_device(args, kwargs)
@@ -118,18 +117,13 @@ _ENTER_AUTOCAST = torch.amp.autocast_mode._enter_autocast
 
 def _on_device(args: Any, kwargs: Any) -> tuple[tuple, dict[str, Any]]:
     """Return arguments with every device but ``meta`` replaced."""
-    named = {
-        k: _DEVICE if k == "device" and _is_device(v) else _replaced(v) for k, v in kwargs.items()
-    }
-    return tuple(map(_replaced, args)), named
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": torch.device(kwargs["device"])}
+    return tuple(map(_replaced, args)), {name: _replaced(v) for name, v in kwargs.items()}
 
 
 def _replaced(value: Any) -> Any:
-    return _DEVICE if isinstance(value, torch.device) and _is_device(value) else value
-
-
-def _is_device(value: Any) -> bool:
-    return value is not None and torch.device(value).type != "meta"
+    return _DEVICE if isinstance(value, torch.device) and value.type != "meta" else value
 
 
 @functools.cache

@@ -7,6 +7,7 @@ templates: each describes the origin of one result of a compiled call. Executors
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -59,7 +60,7 @@ class NewTensor(NamedTuple):
         whole = storage.is_whole(tensor, storage.held_by(tensor)) and tensor.numel() > 0
         return NewTensor(output, form, whole and not (form.conj or form.neg), number)
 
-    def build(self, outputs: list[Any], storages: dict[int, Any]) -> torch.Tensor:
+    def build(self, outputs: Sequence[Any], storages: dict[int, Any]) -> torch.Tensor:
         """Return the tensor of one call; fill ``storages``, by output: tensors may share one."""
         memory = storages.get(self.output)
         if memory is not None:
