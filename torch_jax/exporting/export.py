@@ -161,7 +161,7 @@ def export(
             return _plain(model(*args, **kwargs))
 
     weights = {name: border.users_array(tensor) for name, tensor in tensors.items()}
-    return _export(program, weights, arguments.shapes, arguments.static, platforms)
+    return _export(program, weights, arguments, platforms)
 
 
 def _platforms(names: Any) -> tuple[str, ...] | None:
@@ -243,22 +243,13 @@ class _Arguments:
     def __init__(self, args: tuple, kwargs: dict[str, Any]):
         self.given = args, kwargs
         self.static: dict[str, Any] = {}
-        roots = ((jax.tree_util.GetAttrKey(n), v) for n, v in (("args", args), ("kwargs", kwargs)))
-        positional, named = (
-            jax.tree_util.tree_map_with_path(
-                lambda path, leaf, root=root: self._note((root, *path), leaf), tree
-            )
-            for root, tree in roots
-        )
-        named = {n: v for n, v in named.items() if jax.tree_util.tree_leaves(v)}
-        self.shapes = positional, named
+        self.shapes = exported_file.Arguments(args, kwargs).map(self._note)
 
-    def _note(self, path: Any, leaf: Any) -> Any:
+    def _note(self, name: str, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return jax.ShapeDtypeStruct(tuple(leaf.shape), dtypes.to_jax(leaf.dtype))
         if isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
-        name = jax.tree_util.keystr(path).removeprefix(".")
         if isinstance(leaf, np.ndarray | jax.Array):
             raise TypeError(f"{name} is an array: models take tensors, torch.from_numpy(array)")
         self.static[name] = exported_file.as_static(leaf)
@@ -284,7 +275,7 @@ def _of_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
         args, kwargs = arguments.filled(arrays)
         return _plain(run.call(weights, *args, key=jax.random.wrap_key_data(words[:2]), **kwargs))
 
-    return _export(program, run.state, arguments.shapes, arguments.static, platforms)
+    return _export(program, run.state, arguments, platforms)
 
 
 def _of_symbolic_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
@@ -295,7 +286,7 @@ def _of_symbolic_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exporte
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
         return _plain(run(weights, *arguments.filled(arrays)), operator.attrgetter("array"))
 
-    exported = _export(program, run.state, arguments.shapes, arguments.static, platforms)
+    exported = _export(program, run.state, arguments, platforms)
     exported.header["sizes"] = symbolic.ranges_of(graph)
     return exported
 
@@ -303,12 +294,11 @@ def _of_symbolic_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exporte
 def _export(
     program: Callable[..., Any],
     weights: dict[str, jax.Array],
-    arguments: tuple,
-    static: dict[str, Any],
-    platforms: tuple[str, ...] | None,
+    arguments: _Arguments,
+    platforms: Any,
 ) -> Exported:
     """Export a function of key words, weights and arguments, which must not need the first."""
-    given = weights, *arguments
+    given = weights, *arguments.shapes
     shapes = jax.tree_util.tree_map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), given)
     with x64():
         traced_program, constants = _traced(program, shapes)
@@ -320,7 +310,7 @@ def _export(
             if platforms is not None:
                 raise
             exported = jax_export.export(traced_program)(*shapes)
-    return Exported(exported, weights, _header(exported, arguments, static))
+    return Exported(exported, weights, _header(exported, arguments))
 
 
 def _traced(program: Callable[..., Any], shapes: tuple) -> tuple[Any, dict[str, jax.Array]]:
@@ -359,11 +349,10 @@ def _name_of_constant(index: int, value: Any, weights: Mapping[str, Any]) -> str
     return name if name not in weights else f"{name}_"
 
 
-def _header(exported: Any, arguments: tuple, static: dict[str, Any]) -> dict[str, Any]:
-    count = len(jax.tree_util.tree_leaves(arguments))
-    paths, _ = jax.tree_util.tree_flatten_with_path(arguments)
+def _header(exported: Any, arguments: _Arguments) -> dict[str, Any]:
+    paths, _ = jax.tree_util.tree_flatten_with_path(arguments.shapes)
     names = [jax.tree_util.keystr(path[1:]) for path, _ in paths]
-    inputs = exported.in_avals[len(exported.in_avals) - count :]
+    inputs = exported.in_avals[len(exported.in_avals) - len(names) :]
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -373,18 +362,18 @@ def _header(exported: Any, arguments: tuple, static: dict[str, Any]) -> dict[str
         "platforms": list(exported.platforms),
         "inputs": {name: aval.str_short() for name, aval in zip(names, inputs, strict=True)},
         "outputs": [aval.str_short() for aval in exported.out_avals],
-        "static": static,
+        "static": arguments.static,
     }
 
 
-def _plain(value: Any, array: Callable[[Any], Any] | None = None) -> Any:
+def _plain(value: Any, array: Callable[[Any], Any] = transfer.as_array) -> Any:
     """Return a result in JAX's containers: arrays in dicts, lists and tuples.
 
     ``array`` makes arrays of tensors.
     """
     again = functools.partial(_plain, array=array)
     if isinstance(value, torch.Tensor):
-        return (array or transfer.as_array)(value)
+        return array(value)
     if value is None or isinstance(value, jax.Array):
         return value
     if isinstance(value, bool | int | float | complex):

@@ -18,10 +18,10 @@ import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -292,11 +292,26 @@ def as_static(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) else repr(value)
 
 
+class Arguments(NamedTuple):
+    """The arguments of a call; errors and files name one as ``args[0]`` or ``kwargs['mask']``."""
+
+    args: tuple
+    kwargs: dict[str, Any]
+
+    def map(self, function: Callable[[str, Any], Any], **options: Any) -> tuple:
+        """Apply a function of names to all; leave out named arguments of which nothing is left."""
+        found = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: function(jax.tree_util.keystr(path).removeprefix("."), leaf),
+            self,
+            **options,
+        )
+        return found.args, {n: v for n, v in found.kwargs.items() if jax.tree_util.tree_leaves(v)}
+
+
 def without_static(args: tuple, kwargs: dict[str, Any], static: Mapping[str, Any]) -> tuple:
     """Return the arguments with None for those fixed by the export, which must be the same."""
 
-    def checked(path: Any, leaf: Any) -> Any:
-        name = jax.tree_util.keystr(path).removeprefix(".")
+    def checked(name: str, leaf: Any) -> Any:
         if name not in static and (leaf is None or hasattr(leaf, "dtype") or np.isscalar(leaf)):
             return leaf
         fixed, given = static.get(name), as_static(leaf)
@@ -304,14 +319,7 @@ def without_static(args: tuple, kwargs: dict[str, Any], static: Mapping[str, Any
             raise ValueError(f"argument {name} was exported as {fixed!r} and cannot be {leaf!r}")
         return None
 
-    def of(tree: Any, root: str) -> Any:
-        key = (jax.tree_util.GetAttrKey(root),)
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: checked((*key, *path), leaf), tree, is_leaf=lambda leaf: leaf is None
-        )
-
-    named = of(kwargs, "kwargs")
-    return of(args, "args"), {n: v for n, v in named.items() if jax.tree_util.tree_leaves(v)}
+    return Arguments(args, kwargs).map(checked, is_leaf=lambda leaf: leaf is None)
 
 
 def _as(value: Any, dtype: Any) -> Any:

@@ -53,7 +53,8 @@ def inputs_of(program: Any) -> tuple[tuple, dict[str, Any]]:
     scope = jax_export.SymbolicScope(_constraints(program))
 
     def symbolic(shape: Any) -> Any:
-        text = ", ".join(_written(size) for size in shape)
+        texts = (n.node.expr if isinstance(n, torch.SymInt) else int(n) for n in shape)
+        text = ", ".join(map(str, texts))
         return jax_export.symbolic_shape(f"({text},)" if shape else "()", scope=scope)
 
     forms = [
@@ -92,10 +93,6 @@ def _constraints(program: Any) -> list[str]:
     for symbol, (least, most) in ranges_of(program).items():
         known += [f"{symbol} >= {least}"] + ([] if most is None else [f"{symbol} <= {most}"])
     return known
-
-
-def _written(size: Any) -> str:
-    return str(size.node.expr) if isinstance(size, torch.SymInt) else str(int(size))
 
 
 class SymbolicProgram:
@@ -184,9 +181,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 def _is_known(op: OpOverload) -> bool:
     name = variants.table_name(op)
-    if name in VIEWS or name in _CHECKS:
-        return True
-    return name in TABLE and not TABLE[name].random
+    return name in VIEWS or name in _CHECKS or (name in TABLE and not TABLE[name].random)
 
 
 class _Runner(fx.Interpreter):
@@ -226,7 +221,6 @@ class _Runner(fx.Interpreter):
         return _apply(target, TABLE[name], args, kwargs)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Return a constant."""
         value = self.fetch_attr(target)
         return transfer.array_of(value) if isinstance(value, torch.Tensor) else value
 
