@@ -13,6 +13,7 @@ Entries without one are not checked.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import os
 import uuid
@@ -76,31 +77,15 @@ def _remove(paths: Iterable[Path]) -> None:
             path.unlink()
 
 
-class _Replacing:
-    """A file system in which a file takes the place of another one, instead of being refused."""
-
-    def __init__(self, files: Any):
-        self._files = files
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._files, name)
-
-    def exists(self, path: Any) -> bool:
-        """Return ``False``: else PyTorch would remove a file before it renames another."""
-        return False
-
-    def rename(self, path: Any, new_path: Any) -> None:
-        """Rename a file at once, and replace one of the new name."""
-        os.replace(path, new_path)
-
-
 @contextlib.contextmanager
 def _replacing(writer: Any) -> Iterator[None]:
-    files, writer.fs = writer.fs, _Replacing(writer.fs)
+    """Let a file take the place of another one, which PyTorch would remove before."""
+    before, writer.fs = writer.fs, copy.copy(writer.fs)
+    writer.fs.exists, writer.fs.rename = lambda path: False, os.replace
     try:
         yield
     finally:
-        writer.fs = files
+        writer.fs = before
 
 
 def _sync(folder: Path) -> None:

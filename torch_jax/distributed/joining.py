@@ -79,7 +79,8 @@ def _join(store: Any, rank: int, size: int) -> _Joined:
     _take_own_accelerator()
     if rank == 0:
         host = _address(store)
-        port = _free_port()
+        with socket.create_server(("", 0)) as listener:  # a free port
+            port = listener.getsockname()[1]
         ranks_port = jax_processes.start_coordinator(port, size)
         store.set(_KEY, json.dumps([host, port, ranks_port]))
     host, port, ranks_port = json.loads(store.get(_KEY))
@@ -93,11 +94,6 @@ def _take_own_accelerator() -> None:
     local = os.environ.get("LOCAL_RANK")
     if local is not None and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
         jax_processes.only_accelerator(int(local))
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def _address(store: Any) -> str:

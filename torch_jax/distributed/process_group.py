@@ -107,8 +107,8 @@ def _has_program(op: str, tensors: list[torch.Tensor]) -> bool:
     return op in programs.REDUCTIONS and not (is_complex and op in ("MIN", "MAX"))
 
 
-def _default(kind: str) -> Callable[[], Any]:
-    return getattr(dist.distributed_c10d, kind)
+def _default(kind: str) -> Any:
+    return getattr(dist.distributed_c10d, kind)()
 
 
 def _list(tensors: Any) -> list[torch.Tensor]:
@@ -147,13 +147,7 @@ class ProcessGroup(_Base):
         return _JAX
 
     def _program(
-        self,
-        name: str,
-        body: programs.Body,
-        static: tuple,
-        inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
-        options: Any,
+        self, name: str, body: programs.Body, static: tuple, inputs: Any, outputs: Any, options: Any
     ) -> Any:
         """Launch a program with the values that tensors have now."""
         arrays = [transfer.value_of(tensor.detach()) for tensor in inputs]
@@ -217,12 +211,11 @@ class ProcessGroup(_Base):
     # --- reductions -------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Reduce tensors over the processes, in place."""
-        return self._all_reduce("allreduce", tensors, opts or _default("AllreduceOptions")())
+        return self._all_reduce("allreduce", tensors, opts or _default("AllreduceOptions"))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors over the processes, in place, as one program."""
-        options = opts or _default("AllreduceCoalescedOptions")()
+        options = opts or _default("AllreduceCoalescedOptions")
         return self._all_reduce("allreduce_coalesced", tensors, options)
 
     def _all_reduce(self, name: str, tensors: Any, options: Any, keep: bool = True) -> Any:
@@ -239,12 +232,12 @@ class ProcessGroup(_Base):
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors over the processes into those of one."""
-        options = opts or _default("ReduceOptions")()
+        options = opts or _default("ReduceOptions")
         return self._all_reduce("reduce", tensors, options, self.rank() == options.rootRank)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce lists of tensors over the processes; each process gets the one of its rank."""
-        options = opts or _default("ReduceScatterOptions")()
+        options = opts or _default("ReduceScatterOptions")
         if not _is_on_device(outputs, inputs):
             return self._on_host("reduce_scatter", (outputs, inputs), outputs, options)
         whole = []
@@ -263,7 +256,7 @@ class ProcessGroup(_Base):
 
     def _reduced_on_host(self, name: str, outputs: Any, inputs: Any, options: Any) -> Any:
         """Reduce all on the CPU, and keep the part of this process."""
-        everywhere = _default("AllreduceOptions")()
+        everywhere = _default("AllreduceOptions")
         everywhere.reduceOp, everywhere.timeout = options.reduceOp, self._limit(options)
         call = self._next(name, _reduction(options, [])[:1], inputs, options)
         HostWork(name, DoneWork([]), [], [], -1, call, self._limit(options)).wait()
@@ -276,14 +269,14 @@ class ProcessGroup(_Base):
 
     def reduce_scatter_single(self, output: Any, whole: Any, opts: Any = None) -> Any:
         """Reduce a tensor over the processes; each gets its part of it."""
-        options = opts or _default("ReduceScatterOptions")()
+        options = opts or _default("ReduceScatterOptions")
         if not _is_on_device(output, whole):
             return self._on_host("_reduce_scatter_base", (output, whole), output, options)
         return self._reduce_scatter("reduce_scatter_tensor", [output], [whole], options)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce tensors over the processes, as one program; each gets its parts of them."""
-        options = opts or _default("ReduceScatterOptions")()
+        options = opts or _default("ReduceScatterOptions")
         if not _is_on_device(outputs, inputs):
             return _one_by_one(self._gloo._reduce_scatter_base, outputs, inputs, options)
         return self._reduce_scatter("reduce_scatter_tensor_coalesced", outputs, inputs, options)
@@ -291,8 +284,7 @@ class ProcessGroup(_Base):
     # --- moving -----------------------------------------------------------------------------------
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        """Give all processes the tensors of one."""
-        options = opts or _default("BroadcastOptions")()
+        options = opts or _default("BroadcastOptions")
         tensors = _list(tensors)
         if not _is_on_device(tensors):
             return self._on_host("broadcast", (tensors,), tensors, options)
@@ -301,7 +293,7 @@ class ProcessGroup(_Base):
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give all processes the tensors of all, in lists."""
-        options = opts or _default("AllgatherOptions")()
+        options = opts or _default("AllgatherOptions")
         if not _is_on_device(outputs, inputs):
             return self._on_host("allgather", (outputs, inputs), outputs, options)
         inputs = _list(inputs)
@@ -324,14 +316,14 @@ class ProcessGroup(_Base):
 
     def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Give all processes the tensors of all, in one tensor."""
-        options = opts or _default("AllgatherOptions")()
+        options = opts or _default("AllgatherOptions")
         if not _is_on_device(output, tensor):
             return self._on_host("_allgather_base", (output, tensor), output, options)
         return self.all_gather_single_coalesced([output], [tensor], options)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give all processes the tensors of all, in one tensor for each, as one program."""
-        options = opts or _default("AllgatherOptions")()
+        options = opts or _default("AllgatherOptions")
         if not _is_on_device(outputs, inputs):
             return _one_by_one(self._gloo._allgather_base, outputs, inputs, options)
         name = "all_gather_into_tensor"
@@ -340,18 +332,15 @@ class ProcessGroup(_Base):
         return self._program(name, programs.all_gather, (), inputs, outputs, options)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Give one process the tensors of all."""
-        options = opts or _default("GatherOptions")()
+        options = opts or _default("GatherOptions")
         return self._on_host("gather", (outputs, inputs), outputs, options, alike=inputs)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Give each process its tensor of those that one has."""
-        options = opts or _default("ScatterOptions")()
+        options = opts or _default("ScatterOptions")
         return self._on_host("scatter", (outputs, inputs), outputs, options, alike=outputs)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Give each process the tensors that all have for it."""
-        options = opts or _default("AllToAllOptions")()
+        options = opts or _default("AllToAllOptions")
         on_device = _is_on_device(outputs, inputs)
         if on_device and _are_alike(outputs, inputs, self.size()):
             return self._program("alltoall", programs.exchange, (), inputs, outputs, options)
@@ -361,7 +350,7 @@ class ProcessGroup(_Base):
         self, output: Any, tensor: Any, output_splits: Any, input_splits: Any, opts: Any = None
     ) -> Any:
         """Give each process the parts that all have for it, of one tensor."""
-        options = opts or _default("AllToAllOptions")()
+        options = opts or _default("AllToAllOptions")
         if output_splits or input_splits or not _is_on_device(output, tensor):
             splits = (list(output_splits or ()), list(input_splits or ()))
             given = (output, tensor, *splits)
@@ -400,8 +389,7 @@ class ProcessGroup(_Base):
             raise ValueError(f"{name}: a group of {self.size()} processes has no rank {rank}")
 
     def barrier(self, opts: Any = None) -> Any:
-        """Wait until all processes have come here."""
-        options = opts or _default("BarrierOptions")()
+        options = opts or _default("BarrierOptions")
         call = self._next("barrier", (), (), options)
         work = self._gloo.barrier(options)
         return HostWork("barrier", work, [], [], -1, call, self._limit(options))

@@ -126,7 +126,7 @@ def processes(count: int) -> tuple[int, ...]:
 
 
 @functools.lru_cache(ENTRIES_REMEMBERED)
-def mesh(ranks: tuple[int, ...]) -> Mesh:
+def _mesh(ranks: tuple[int, ...]) -> Mesh:
     """Return a mesh over the first device of each of these processes."""
     first: dict[int, Any] = {}
     for device in sorted(jax.devices(), key=lambda device: device.id, reverse=True):
@@ -134,25 +134,14 @@ def mesh(ranks: tuple[int, ...]) -> Mesh:
     return Mesh(np.array([first[rank] for rank in ranks]), (_AXIS,))
 
 
-def same(ranks: tuple[int, ...]) -> NamedSharding:
-    """Return the sharding that arrays over these processes claim to have."""
-    return NamedSharding(mesh(ranks), _SAME)
-
-
-def spread(ranks: tuple[int, ...], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function over these processes, whose collectives are those of this module."""
-    return jax.shard_map(
-        function, mesh=mesh(ranks), in_specs=_SAME, out_specs=_SAME, check_vma=False
-    )
-
-
 @functools.lru_cache(ENTRIES_REMEMBERED)
 def _program(ranks: tuple[int, ...], body: Body, static: tuple) -> Callable[..., Any]:
-    return jax.jit(spread(ranks, functools.partial(body, *static)))
+    function, specs = functools.partial(body, *static), {"in_specs": _SAME, "out_specs": _SAME}
+    return jax.jit(jax.shard_map(function, mesh=_mesh(ranks), **specs, check_vma=False))
 
 
 def run(
-    ranks: tuple[int, ...], body: Body, static: tuple, arrays: Sequence[jax.Array]
+    ranks: tuple[int, ...], body: Body, static: tuple, arrays: Sequence[Any]
 ) -> list[jax.Array]:
     """Run a collective over processes, and wait for it; JAX's errors are raised.
 
@@ -160,23 +149,11 @@ def run(
       ranks: the processes, in the order of the group.
       body: a function of this module.
       static: its leading arguments, which are compiled in.
-      arrays: those of this process.
+      arrays: those of this process; ``TypeError`` is raised for values that are none.
     """
-    return launch(_program(ranks, body, static), over(same(ranks), arrays))
-
-
-def launch(program: Callable[..., Any], arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Call a program with arrays over processes, and wait for the results of this one."""
-    with x64():
-        results = jax.block_until_ready(program(*arrays))
-        return [jax_processes.local_part(array) for array in results]
-
-
-def over(sharding: NamedSharding, arrays: Sequence[Any]) -> list[jax.Array]:
-    """Return arrays of this process, or of NumPy, as arrays over processes.
-
-    Raises ``TypeError`` for anything else.
-    """
+    sharding = NamedSharding(_mesh(ranks), _SAME)  # arrays claim to have it
     with x64():
         own = [a if isinstance(a, jax.Array) else jnp.asarray(a) for a in arrays]
-        return [jax.make_array_from_single_device_arrays(a.shape, sharding, [a]) for a in own]
+        given = [jax.make_array_from_single_device_arrays(a.shape, sharding, [a]) for a in own]
+        results = jax.block_until_ready(_program(ranks, body, static)(*given))
+        return [jax_processes.local_part(array) for array in results]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import queue
 import threading
 import time
@@ -57,7 +56,6 @@ class _Work(dist.Work):
         raise NotImplementedError
 
     def synchronize(self) -> None:
-        """Wait for the results."""
         self.wait()
 
     def result(self) -> list[torch.Tensor]:
@@ -77,14 +75,14 @@ class _Work(dist.Work):
             over: torch.futures.Future[None] = torch.futures.Future()
             # C++, as DDP's reducer, knows errors of callbacks only: `set_exception` is Python's
             self._future = over.then(lambda _: self.result())
-            complete = functools.partial(self._complete, over)
+
+            def complete() -> None:
+                with contextlib.suppress(Exception):  # which the future's callback meets again
+                    self.wait()
+                over.set_result(None)
+
             threading.Thread(target=complete, name="torch_jax future", daemon=True).start()
         return self._future
-
-    def _complete(self, over: torch.futures.Future[None]) -> None:
-        with contextlib.suppress(Exception):  # which the future's callback meets again
-            self.wait()
-        over.set_result(None)
 
 
 class ProgramWork(_Work):
