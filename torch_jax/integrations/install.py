@@ -6,17 +6,10 @@ from torch_jax.patches import imports
 
 _LIGHTNING = {
     ("lightning.pytorch", "pytorch_lightning"): (
-        "accelerators",
-        "strategies",
-        "strategies.ddp",
-        "trainer.connectors.accelerator_connector",
+        "accelerators strategies strategies.ddp trainer.connectors.accelerator_connector"
     ),
     ("lightning.fabric", "lightning_fabric"): (
-        "accelerators",
-        "connector",
-        "strategies",
-        "strategies.ddp",
-        "utilities.seed",
+        "accelerators connector strategies strategies.ddp utilities.seed"
     ),
 }
 FILES = {
@@ -29,7 +22,7 @@ FILES = {
     f"{root}.{module}": "lightning"
     for roots, modules in _LIGHTNING.items()
     for root in roots
-    for module in modules
+    for module in modules.split()
 }
 
 

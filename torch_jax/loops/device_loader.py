@@ -72,7 +72,8 @@ class DeviceLoader:
             yield first
             del first
             while True:
-                _end_step()
+                if ACTIVE.recorder is not None:
+                    lazy.sync()
                 try:
                     batch = ahead.take()
                 except StopIteration:
@@ -81,11 +82,6 @@ class DeviceLoader:
                 del batch
         finally:
             ahead.close()
-
-
-def _end_step() -> None:
-    if ACTIVE.recorder is not None:
-        lazy.sync()
 
 
 class _Error(NamedTuple):
@@ -126,7 +122,6 @@ class _Ahead:
         return batch
 
     def close(self) -> None:
-        """Load nothing more."""
         self._is_closed = True
         self._room.release()
         self._thread.join(SECONDS_FOR_A_BATCH)

@@ -163,7 +163,6 @@ def _accelerator(base: Any) -> Any:
 
         @staticmethod
         def is_available() -> bool:
-            """Return whether JAX is installed."""
             return torch.get_device_module(choice.DEVICE).is_available()
 
         @staticmethod
@@ -217,7 +216,6 @@ def _spmd_strategy(single: Any) -> Any:
             module.to(choice.DEVICE)  # for the module's own attributes
 
         def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-            """Move a batch to the mesh, split if its length allows."""
             return _spread(super().batch_to_device(batch, *args, **kwargs), self.mesh)
 
         def process_dataloader(self, dataloader: Any) -> Any:
