@@ -136,8 +136,10 @@ def _mesh(ranks: tuple[int, ...]) -> Mesh:
 
 @functools.lru_cache(ENTRIES_REMEMBERED)
 def _program(ranks: tuple[int, ...], body: Body, static: tuple) -> Callable[..., Any]:
-    function, specs = functools.partial(body, *static), {"in_specs": _SAME, "out_specs": _SAME}
-    return jax.jit(jax.shard_map(function, mesh=_mesh(ranks), **specs, check_vma=False))
+    of_one = functools.partial(body, *static)
+    return jax.jit(
+        jax.shard_map(of_one, mesh=_mesh(ranks), in_specs=_SAME, out_specs=_SAME, check_vma=False)
+    )
 
 
 def run(
