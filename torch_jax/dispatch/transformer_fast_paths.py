@@ -28,11 +28,11 @@ def attention_block(
     elif mask_type == 2:
         masks["attn_mask"] = mask.flatten(0, 1)
     query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-    given = query, key, value, embed_dim, num_heads, qkv_weight, qkv_bias
-    options = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
     out, weights = F.multi_head_attention_forward(
-        *given, None, None, False, 0.0, proj_weight, proj_bias, training=False, **options, **masks
-    )
+        query, key, value, embed_dim, num_heads, qkv_weight, qkv_bias, None, None, False, 0.0,
+        proj_weight, proj_bias, training=False, need_weights=need_weights,
+        average_attn_weights=average_attn_weights, **masks,
+    )  # fmt: skip
     out = out.transpose(0, 1)
     if mask is None:
         return out, weights
