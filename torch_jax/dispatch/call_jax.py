@@ -80,6 +80,7 @@ class Recent(OrderedDict):
         return found
 
     def keep(self, key: Any, value: Any) -> None:
+        """Enter a value."""
         self[key] = value
         with contextlib.suppress(KeyError):
             while len(self) > self._most:
@@ -104,6 +105,7 @@ class Given(NamedTuple):
     key: str | None = None
 
     def take(self, arrays: Iterator[Any]) -> Any:
+        """Return the value at its place."""
         array = next(arrays)
         return array if self.key is None else jax.random.wrap_key_data(array, impl=self.key)
 

@@ -157,6 +157,7 @@ def zeros_with_same_memory(self, other, self_num_batch_dims=0) -> torch.Tensor:
 
 @kernel("_has_same_storage_numel")
 def has_same_storage_numel(self, other) -> bool:
+    """Return whether two storages hold equally many elements."""
     return _elements_in_storage(self) == _elements_in_storage(other)
 
 
@@ -344,16 +345,19 @@ def _written(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 @kernel("_copy_from")
 def copy_from(self, dst, non_blocking=False) -> torch.Tensor:
+    """Do ``dst.copy_(self)``."""
     return copy_(dst, self, non_blocking)
 
 
 @kernel("_copy_from_and_resize")
 def copy_from_and_resize(self, dst) -> torch.Tensor:
+    """Do ``dst.resize_as_(self).copy_(self)``."""
     return copy_(dst.resize_(self.shape), self)
 
 
 @kernel("_local_scalar_dense")
 def local_scalar_dense(self) -> Any:
+    """Return the value as a Python number (``Tensor.item``)."""
     return transfer.scalar_of(self)
 
 
@@ -433,11 +437,13 @@ def _type_bytes(source: Any, dtype: torch.dtype) -> None:
 
 @kernel("set_.source_Storage")
 def set_whole_storage(self, source) -> torch.Tensor:
+    """Make ``self`` see all of ``source``, flat."""
     return set_storage(self, source, 0, (source.nbytes() // self.dtype.itemsize,), (1,))
 
 
 @kernel("set_.source_Tensor")
 def set_tensor(self, source) -> torch.Tensor:
+    """Make ``self`` an alias of ``source``."""
     return set_storage(
         self, source.untyped_storage(), source.storage_offset(), source.shape, source.stride()
     )

@@ -138,12 +138,15 @@ class ProcessGroup(_Base):
             self._register_backend(torch.device(device), kind, self._gloo)
 
     def shutdown(self) -> None:
+        """End the group, as ``destroy_process_group`` does."""
         self.is_over = True
 
     def get_group_store(self) -> Any:
+        """Return the store through which the processes of the group have met."""
         return self._store
 
     def getBackendName(self) -> str:
+        """Return the backend's name."""
         return _JAX
 
     def _program(
@@ -211,6 +214,7 @@ class ProcessGroup(_Base):
     # --- reductions -------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Reduce tensors over the processes, in place."""
         return self._all_reduce("allreduce", tensors, opts or _default("AllreduceOptions"))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
@@ -284,6 +288,7 @@ class ProcessGroup(_Base):
     # --- moving -----------------------------------------------------------------------------------
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        """Give all processes the tensors of one."""
         options = opts or _default("BroadcastOptions")
         tensors = _list(tensors)
         if not _is_on_device(tensors):
@@ -332,14 +337,17 @@ class ProcessGroup(_Base):
         return self._program(name, programs.all_gather, (), inputs, outputs, options)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Give one process the tensors of all."""
         options = opts or _default("GatherOptions")
         return self._on_host("gather", (outputs, inputs), outputs, options, alike=inputs)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Give each process its tensor of those that one has."""
         options = opts or _default("ScatterOptions")
         return self._on_host("scatter", (outputs, inputs), outputs, options, alike=outputs)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Give each process the tensors that all have for it."""
         options = opts or _default("AllToAllOptions")
         on_device = _is_on_device(outputs, inputs)
         if on_device and _are_alike(outputs, inputs, self.size()):
@@ -371,15 +379,18 @@ class ProcessGroup(_Base):
     # --- point to point, and no tensors -----------------------------------------------------------
 
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
+        """Send a tensor to one process."""
         self._check_rank("send", to)
         return self._on_host("send", (_list(tensors),), [], to, tag)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
+        """Receive a tensor from one process."""
         self._check_rank("recv", source)
         tensors = _list(tensors)
         return self._on_host("recv", (tensors,), tensors, source, tag, source=source)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """Receive a tensor from any process that sends one."""
         tensors = _list(tensors)
         return self._on_host("recv_anysource", (tensors,), tensors, tag)
 
@@ -389,6 +400,7 @@ class ProcessGroup(_Base):
             raise ValueError(f"{name}: a group of {self.size()} processes has no rank {rank}")
 
     def barrier(self, opts: Any = None) -> Any:
+        """Wait until all processes have come here."""
         options = opts or _default("BarrierOptions")
         call = self._next("barrier", (), (), options)
         work = self._gloo.barrier(options)

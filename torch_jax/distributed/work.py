@@ -122,6 +122,7 @@ class ProgramWork(_Work):
             self._done.set()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the results are in their tensors; raise the error of the work."""
         limit = timeout if timeout else self._timeout
         seconds = limit.total_seconds()
         if not self._done.wait(min(seconds, SECONDS_BETWEEN_QUESTIONS)):
@@ -154,12 +155,15 @@ class ProgramWork(_Work):
             self.call.came_through()
 
     def is_completed(self) -> bool:
+        """Return whether it is over, with or without an error."""
         return self._done.is_set()
 
     def is_success(self) -> bool:
+        """Return whether the results are in their tensors."""
         return self._done.is_set() and self._error is None
 
     def exception(self) -> Exception | None:
+        """Return the error of the work, or None."""
         return self._error
 
 
@@ -167,14 +171,17 @@ class DoneWork(_Work):
     """Work that is over."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return ``True``: the work is over."""
         return True
 
     def is_completed(self) -> bool:
+        """Return ``True``."""
         return True
 
     is_success = is_completed
 
     def exception(self) -> None:
+        """Return None."""
         return None
 
 
@@ -201,6 +208,7 @@ class HostWork(_Work):
         self._written = not self._copies
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the results are in their tensors; raise the error of the work."""
         if self._call is not None:
             try:
                 self._call.wait(timeout or self._limit)
@@ -225,12 +233,15 @@ class HostWork(_Work):
         return True
 
     def is_success(self) -> bool:
+        """Return whether the results are in their tensors."""
         return self.is_completed() and self._work.is_success()
 
     def exception(self) -> Any:
+        """Return the error of the work, or None."""
         return self._work.exception()
 
     def source_rank(self) -> int:
+        """Return the rank from which a tensor was received."""
         return self._work._source_rank() if self._source < 0 else self._source
 
     _source_rank = source_rank

@@ -87,6 +87,7 @@ class Runner(fx.Interpreter):
         return torch.func.functional_call(part, held, args, kwargs)
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Call a method of a tensor."""
         if target in ("cpu", "cuda"):  # the devices of the model that the graph was made of
             return args[0]
         args, kwargs = _on_device(args, kwargs)

@@ -36,10 +36,13 @@ class WholeStep(Callback):
         self._step = Step()
 
     def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
+        """Begin a step before a batch is computed."""
         self._step.begin()
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """End the step: the batch is done, and the optimizer has stepped if it was due."""
         self._step.close()
 
     def on_exception(self, *args: Any, **kwargs: Any) -> None:
+        """End the step too early."""
         self._step.close()

@@ -30,9 +30,11 @@ class WholeStep(TrainerCallback):
         self._filter, args.logging_nan_inf_filter = args.logging_nan_inf_filter, False
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin a step before its first batch is computed."""
         self._step.begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the step: the optimizer has stepped."""
         self._step.close()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

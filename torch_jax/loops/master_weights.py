@@ -79,10 +79,12 @@ class MasterWeights(Optimizer):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
+        """Return the state of the optimizer within, by master."""
         return self.optimizer.state
 
     @property
     def defaults(self) -> Any:  # type: ignore[override]
+        """Return the defaults of the optimizer within."""
         return self.optimizer.defaults
 
     def __repr__(self) -> str:
@@ -108,11 +110,13 @@ class MasterWeights(Optimizer):
     def register_load_state_dict_post_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> Any:
+        """Register a hook of the optimizer within."""
         return self.optimizer.register_load_state_dict_post_hook(hook, prepend)
 
     # --- training ---------------------------------------------------------------------------------
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of the parameters."""
         self.given.zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -88,12 +88,14 @@ def _bound(at: Any, size: Any) -> Any:
 
 @_view("select.int")
 def select(self, dim, index):
+    """Return one entry of a dimension."""
     index = index + self.shape[dim] if index < 0 else index
     return jax.lax.index_in_dim(self, index, dim, keepdims=False)
 
 
 @_view("slice_scatter")
 def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
+    """Replace a slice of the whole."""
     start, end = _bounds(start, end, self.shape[dim])
     if step == 1:
         parts = slice_(self, dim, 0, start), src.astype(self.dtype), slice_(self, dim, end)
@@ -104,6 +106,7 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
 
 @_view("select_scatter")
 def select_scatter(self, src, dim, index):
+    """Replace one entry of a dimension."""
     index = index + self.shape[dim] if index < 0 else index
     return slice_scatter(self, jnp.expand_dims(src, dim), dim, index, index + 1)
 
@@ -136,6 +139,7 @@ def split(self, split_size, dim=0):
 
 @_view("split_with_sizes")
 def split_with_sizes(self, split_sizes: Sequence[Any], dim=0):
+    """Return parts of these sizes."""
     parts, at = [], 0
     for size in split_sizes:
         parts.append(jax.lax.slice_in_dim(self, at, at + size, 1, dim))
