@@ -75,6 +75,7 @@ class _Active(threading.local):
     recorder: Any = None
     # The observer watches a recorded call of which later calls skip the Python: ``jit(pure=True)``.
     observer: Any = None
+    words: Any = None  # of the draw of a recorded operator that runs: it has been drawn before
     call_trees: tuple = ()  # the blocks of torch_jax.trace_ops that are open
 
 

@@ -23,6 +23,7 @@ import torch
 
 from torch_jax._private import functorch, jax_core, pytorch
 from torch_jax.ops import attention_kernels
+from torch_jax.recorded.one_by_one import compile_nothing
 
 _math = torch.ops.aten._scaled_dot_product_attention_math
 _gradient = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
@@ -59,6 +60,7 @@ def attend(
     flash = _flash_takes(query, key, value, attn_mask, dropout_p)
     causal_mask = attn_mask is not None and is_causal  # PyTorch's math refuses both
     fusable = _fusable(query, key, value, attn_mask, enable_gqa) and not _transformed(dropout_p)
+    fusable = fusable and not (dropout_p and compile_nothing())  # nor is the CPU's kernel for it
     if not fusable or (causal_mask and not flash):
         options = {"scale": scale, "enable_gqa": enable_gqa}
         mask = _additive(attn_mask, query)

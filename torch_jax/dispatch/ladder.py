@@ -176,6 +176,7 @@ def _eager(op: Any, kernel: Kernel) -> Call:
     if kernel.lowering.drawn_like:
         like = kernel.lowering.drawn_like
         kernel.served = flat_draws.kernel(kernel.signature, like, kernel.served)
+        kernel.on_cpu = flat_draws.on_cpu(kernel.signature, kernel.served)
     return kernel.served
 
 

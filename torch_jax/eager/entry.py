@@ -60,6 +60,7 @@ class Entry:
     placed: Any = None  # the operator's arguments, each as the place of its value
     on_host: Any = None  # the call by PyTorch's CPU kernel; None where there is no such kernel
     maker: Any = None  # for recordings: makes new arrays of nothing; False: there are operands
+    words: int | None = None  # the slot of a random operator's draw
     makes: bool = False  # new arrays, perhaps of nothing: its trace says whether there are operands
     is_foreseen: bool = False  # ``outputs`` are known before the trace
 
@@ -275,6 +276,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         simple,
         error,
         placed=placed,
+        words=key_slot.slot if lowering.random else None,
         makes=not lowering.random and _makes(op),
         is_foreseen=foreseen is not None,
     )

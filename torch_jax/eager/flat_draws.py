@@ -17,7 +17,9 @@ import jax
 import torch
 
 from torch_jax.budgets import ELEMENTS_OF_A_BUCKET
+from torch_jax.core.active import ACTIVE
 from torch_jax.eager.signature import Signature
+from torch_jax.memory.generators import default_generator
 from torch_jax.memory.shared import Elsewhere, is_here, seen, taken
 
 Call = Callable[..., Any]
@@ -52,6 +54,31 @@ def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
         return _beginning(result, shape)
 
     return call
+
+
+def on_cpu(sig: Signature, served: Call) -> Call:
+    """Return a random operator for tensors of the CPU; ``served`` is its eager kernel."""
+    drawn = {"generator": default_generator} if "generator" in sig.by_name else {}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs |= drawn
+        recorder, ACTIVE.recorder = ACTIVE.recorder, None
+        try:
+            given = list(map(_taken, args))
+            result = served(*given, **{name: _taken(value) for name, value in kwargs.items()})
+        finally:
+            ACTIVE.recorder = recorder
+        for name, old, new in zip(sig.names, args, given, strict=False):
+            if name in sig.writes:
+                old.copy_(seen(new))
+        return tuple(map(seen, result)) if isinstance(result, tuple) else seen(result)
+
+    return call
+
+
+def _taken(value: Any) -> Any:
+    """Return a tensor of the device with a CPU tensor's elements, in memory of its own."""
+    return taken(value.clone()) if isinstance(value, torch.Tensor) else value
 
 
 def _is_longer_drawn(given: Any, shape: Any, kwargs: dict[str, Any]) -> bool:

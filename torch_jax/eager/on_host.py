@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_jax.core.active import ACTIVE
 from torch_jax.eager import by_torch
 from torch_jax.eager.entry import Entry, Number, View
 from torch_jax.eager.meta import Output
@@ -29,7 +30,7 @@ class OnHost:
     def __init__(self, entry: Entry, sig: Signature, run: Callable[..., Any]):
         self.fits = False
         self._sig, self._placed, self._run = sig, entry.placed, run
-        self._outputs, self._written = entry.outputs, entry.slots
+        self._outputs, self._written, self._words = entry.outputs, entry.slots, entry.words
 
     def __call__(self, memories: list[Any], forms: Iterable[Any]) -> list[torch.Tensor] | None:
         """Return the new memories, as CPU tensors; None where the CPU has no such kernel.
@@ -42,12 +43,15 @@ class OnHost:
           forms: the aval, shape and dtype of each result.
         """
         args, kwargs = self._arguments(memories)
+        ACTIVE.words = None if self._words is None else memories[self._words]
         try:
             result = self._run(*args, **kwargs)
         except Exception as error:
             if by_torch.is_elsewhere(error):
                 return None
             raise
+        finally:
+            ACTIVE.words = None
         results = [result] if len(self._sig.returns) == 1 else list(result or ())
         fresh = [one for one, name in zip(results, self._sig.returns, strict=False) if name is None]
         found = _memories(self._outputs, fresh) + [memories[slot] for slot in self._written]

@@ -115,6 +115,8 @@ class JaxGenerator(pytorch.CpuGenerator):
         """Return the next operator's key: uint32 ``[seed high, seed low, offset high, low]``."""
         if ACTIVE.tracer is not None:
             return ACTIVE.tracer.draw(self)
+        if ACTIVE.words is not None:
+            return ACTIVE.words
         drawn = words(*self.advance(1))
         if ACTIVE.observer is not None:
             ACTIVE.observer.draws.drew(self, drawn)
