@@ -5,6 +5,9 @@ entries and the memories behind their tensors to the recorder of the thread inst
 and get nodes (:class:`torch_jax.core.node.Node`) for the arrays to come. A recording is run when
 the elements of one of its nodes are asked for, at the end of a block, and when it has grown too
 long; results that are unreachable by then are not computed.
+
+Where PyTorch's kernels run new graphs, an operator that no recording had at its place before runs
+when it is called, and is written down all the same; so do those behind it.
 """
 
 from __future__ import annotations
@@ -55,10 +58,8 @@ class Recording:
         # the results, and the Python numbers and the arrays that this run is given.
         self.log: list[tuple[State, tuple, list, tuple]] = [(ROOT, (), [], ())]
         self.leaves: dict[int, int] = {}  # the codes of arrays in keys, by their id
-        # Behind an operator that no earlier recording had at its place, operators run when they are
-        # called. These are the nodes that are computed.
-        self.runs_at_once = False
-        self.computed: list[weakref.ref[Node]] = []
+        self.runs_at_once = False  # whether operators run when they are called, from here on
+        self.computed: list[weakref.ref[Node]] = []  # before the recording is over
         self._error: Exception | None = None
         self._running = threading.RLock()
         self._is_over = self._is_early = False
@@ -356,9 +357,9 @@ class Recorder:
             if self._runs_new():
                 recording.catch_up()
         if recording.runs_at_once:
-            return self._now(op, entry, memories, recording, state, child)
+            return self._now(op, entry, memories, recording, child)
         if not child.is_traced:
-            _trace(child, state)
+            _trace(child)
         check, listener = child.check, self.listener
         if check is not None and (listener is None or not listener.takes_checks):
             _check(entry, check, memories)
@@ -391,9 +392,9 @@ class Recorder:
         return compile_nothing() and is_late and not (is_looked_at or absent.is_chosen())
 
     def _now(
-        self, op: Any, entry: Any, memories: Any, recording: Recording, state: State, child: State
+        self, op: Any, entry: Any, memories: Any, recording: Recording, child: State
     ) -> Sequence[Any]:
-        """Run an operator, and then write it down.
+        """Run the operator that leads to a state, and then write it down.
 
         Where later runs will look at indices that the recording itself has made, it ends here, too.
         """
@@ -401,13 +402,13 @@ class Recorder:
             self.flush()
             return self.record(op, entry, memories)
         if entry.check is not None and any(_are_indices(one, recording) for one in memories):
-            _trace(child, state)
+            _trace(child)
             if child.check is not None:
                 operands(child.check.of(memories))
                 if self.recording is not recording:
                     return self.record(op, entry, memories)
         nodes = _nodes(child, recording)
-        check = functools.partial(_check_of, state, child, memories)
+        check = functools.partial(_check_of, child, memories)
         for node, array in zip(nodes, run_now(child.step, memories, check), strict=True):
             node.array = array
         recording.computed.extend(map(weakref.ref, nodes))
@@ -432,11 +433,11 @@ def _are_indices(memory: Any, recording: Recording) -> bool:
     return type(memory) is Node and memory.recording is recording and memory.dtype.kind in "biu"
 
 
-def _check_of(state: State, child: State, memories: Any) -> None:
-    """Raise where an index of the operator that leads from one state to another is out of range."""
-    _trace(child, state)
-    if child.check is not None:
-        _check(child.step.entry, child.check, memories)
+def _check_of(state: State, memories: Any) -> None:
+    """Raise where an index of the operator that leads to a state is out of range."""
+    _trace(state)
+    if state.check is not None:
+        _check(state.step.entry, state.check, memories)
 
 
 def _check(entry: Any, check: Any, memories: Any) -> None:
@@ -523,10 +524,10 @@ def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State
     return child
 
 
-def _trace(child: State, state: State) -> None:
-    """Have JAX trace the operator that leads from one state to another, and find its check."""
-    step: Step = child.step
-    check = step.body.check
-    if check is None or not bounds.is_proven(state, check, step.sources):
-        child.check = check
-    child.is_traced = True
+def _trace(state: State) -> None:
+    """Have JAX trace the operator that leads to a state, and find its check."""
+    assert state.before is not None
+    check = state.step.body.check
+    if check is None or not bounds.is_proven(state.before, check, state.step.sources):
+        state.check = check
+    state.is_traced = True
