@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torch_jax.core import errors, tracers, trees
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
@@ -52,10 +51,10 @@ class Host:
 
     def operator(self, func: Any, args: tuple, kwargs: dict[str, Any], on_device: Callable) -> Any:
         """Run an operator that takes or makes CPU tensors."""
-        leaves, form = pytree.tree_flatten((args, kwargs))
+        leaves, form = trees.flatten((args, kwargs))
         if _crosses(func, leaves, kwargs):
             moved = [self.to_device(leaf) if is_host(leaf) else leaf for leaf in leaves]
-            args, kwargs = pytree.tree_unflatten(moved, form)
+            args, kwargs = trees.unflatten(form, moved)
             return on_device(func, args, kwargs)
         operands = [leaf for leaf in leaves if is_host(leaf)]
         if func is ITEM:
@@ -65,7 +64,7 @@ class Host:
         result = func(*args, **kwargs)
         fixed = _RANDOM not in func.tags and all(map(self._is_fixed, operands))
         known = {id(tensor.untyped_storage()) for tensor in operands}
-        for tensor in pytree.tree_leaves(result):
+        for tensor in trees.flatten(result)[0]:
             if is_host(tensor) and id(tensor.untyped_storage()) not in known:
                 self.note_made(tensor, fixed)
         return result

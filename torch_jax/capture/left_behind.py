@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torch_jax.capture import autograd_nodes
 from torch_jax.capture.observer import Observer
@@ -47,7 +46,7 @@ class LeftBehind(NamedTuple):
 def describe(observer: Observer, result: list[Any]) -> LeftBehind:
     """Describe a call that has returned ``result[0]``."""
     observer.forget_what_nobody_has()
-    leaves = pytree.tree_leaves(result[0])
+    leaves, _ = trees.flatten(result[0])
     positions = _connected(observer, leaves)
     connected = [leaves[at] for at in positions]
     observer.keep_out_what_is_wrong()

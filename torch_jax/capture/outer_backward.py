@@ -10,9 +10,9 @@ import weakref
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
+from torch_jax.core import trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, around
 from torch_jax.memory.storage import is_jax_tensor
@@ -33,7 +33,7 @@ def await_gradients(result: Any) -> None:
     """Have the next backward pass recorded, if it may be that of these results."""
     if not torch.is_grad_enabled():
         return
-    for leaf in pytree.tree_leaves(result):
+    for leaf in trees.flatten(result)[0]:
         if is_jax_tensor(leaf) and leaf.grad_fn is not None:
             metadata: Any = leaf.grad_fn.metadata
             mark = metadata["torch_jax"] = _Mark()

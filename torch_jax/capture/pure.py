@@ -22,7 +22,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torch_jax import config
 from torch_jax.capture import audit, keys, outer_backward
@@ -237,7 +236,7 @@ def _writes_parts(replay: Replay, call: SortedCall) -> str | None:
 def _is_reached(call: SortedCall, at: int, result: Any) -> bool:
     """Return whether a part sees its own memory again, or the result has a tensor over its copy."""
     copied = call.leaves[at].untyped_storage()
-    leaves = filter(is_jax_tensor, (call.parts[at], *pytree.tree_leaves(result)))
+    leaves = filter(is_jax_tensor, (call.parts[at], *trees.flatten(result)[0]))
     own, *others = (leaf.untyped_storage() for leaf in leaves)
     return own is not copied or any(one is copied for one in others)
 
@@ -250,7 +249,7 @@ def _with_parts(result: Any, call: SortedCall) -> Any:
         part = parts.get(id(leaf.untyped_storage())) if is_jax_tensor(leaf) else None
         return leaf if part is None else _view_of(part, leaf)
 
-    return pytree.tree_map(replaced, result)
+    return trees.map(replaced, result)
 
 
 def _view_of(part: torch.Tensor, view: torch.Tensor) -> torch.Tensor:

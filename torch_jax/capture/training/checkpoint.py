@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from jax import lax
-from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
+from torch_jax.core import trees
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.memory.storage import is_jax_tensor
 
@@ -59,7 +59,7 @@ class Recomputed:
 
     def watch(self, results: Any) -> Any:
         """Have the gradients of the results known; returns the results."""
-        for result in pytree.tree_leaves(results):
+        for result in trees.flatten(results)[0]:
             if is_jax_tensor(result) and result.grad_fn is not None:
                 result.register_hook(functools.partial(_put_behind, weakref.ref(self)))
         return results
