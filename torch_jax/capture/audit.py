@@ -32,32 +32,42 @@ def difference(old: Replay, new: Replay) -> str | None:
     """Return how a call differs from one before, in words; None where it does not."""
     names = old.memories.names(), new.memories.names()
     return (
-        _other_operator(old.graph.state.steps(), new.graph.state.steps())
-        or _other_operand(old.graph, new.graph)
+        _other_operator(old.graph, new.graph)
         or _other_array(old.graph, new.graph, names)
         or _other_write(old, new, names)
         or old.left.result.difference(new.left.result)
     )
 
 
-def _other_operator(old: list[Step], new: list[Step]) -> str | None:
-    for was, now in zip(old, new, strict=False):
+def _other_operator(old: Graph, new: Graph) -> str | None:
+    before, after = list(_operators(old)), list(_operators(new))
+    for (was, operands), (now, others) in zip(before, after, strict=False):
+        place = f"{now.name} at {now.line}"
         if not _do_the_same(was, now):
             if (was.name, was.line) == (now.name, now.line):
-                return f"{now.name} at {now.line} computes something else than before"
-            return (
-                f"it called {now.name} at {now.line}, where it had called {was.name} at {was.line}"
-            )
-    if len(old) != len(new):
-        return f"it called {len(new)} operators, where it had called {len(old)}"
+                return f"{place} computes something else than before"
+            return f"it called {place}, where it had called {was.name} at {was.line}"
+        for one, other in zip(operands, others, strict=True):
+            if one != other:
+                if isinstance(one, str) and isinstance(other, str):
+                    return f"{place} was given {other}, where it had been given {one}"
+                return f"{place} was given another tensor than before"
+    if len(before) != len(after):
+        return f"it called {len(after)} operators, where it had called {len(before)}"
     return None
+
+
+def _operators(graph: Graph) -> Iterator[tuple[Step, list[Any]]]:
+    """Yield each operator with its operands: values as texts, or which results and arrays."""
+    numbers = iter(graph.numbers)
+    for step in graph.state.steps():
+        yield step, [_shown(source, numbers_of(source, numbers)) for source in step.sources]
 
 
 def _do_the_same(was: Step, now: Step) -> bool:
     """Return whether two steps compute the same of their operands.
 
-    States, entries and bodies are made again when they have been forgotten in between, so it is not
-    asked whether they are the same objects, or only at first.
+    Bodies are made again when they have been forgotten: that they are others says nothing.
     """
     if was.body is now.body:
         return True
@@ -66,24 +76,6 @@ def _do_the_same(was: Step, now: Step) -> bool:
     texts = [_ADDRESS.sub("", str(step.body.jaxpr)) for step in (was, now)]
     constants = [[np.asarray(c).tobytes() for c in step.body.jaxpr.consts] for step in (was, now)]
     return texts[0] == texts[1] and constants[0] == constants[1]
-
-
-def _other_operand(old: Graph, new: Graph) -> str | None:
-    for (_, before), (step, after) in zip(_operands(old), _operands(new), strict=True):
-        for was, now in zip(before, after, strict=True):
-            if was == now:
-                continue
-            if isinstance(was, str) and isinstance(now, str):
-                return f"{step.name} at {step.line} was given {now}, where it had been given {was}"
-            return f"{step.name} at {step.line} was given another tensor than before"
-    return None
-
-
-def _operands(graph: Graph) -> Iterator[tuple[Step, list[Any]]]:
-    """Yield for each operator what it is given: values as texts, or which results and arrays."""
-    numbers = iter(graph.numbers)
-    for step in graph.state.steps():
-        yield step, [_shown(source, numbers_of(source, numbers)) for source in step.sources]
 
 
 def _shown(source: Any, numbers: tuple[Any, ...]) -> Any:
@@ -101,10 +93,8 @@ def _other_array(old: Graph, new: Graph, names: tuple[list, list]) -> str | None
     before, after = names  # of memories, which were met in any order
     for at, (was, now) in enumerate(zip(old.sources, new.sources, strict=False)):
         if isinstance(was, OfStorage) and isinstance(now, OfStorage):
-            is_same = before[was.at] == after[now.at]
-        else:
-            is_same = _is_same_array(was, now)
-        if not is_same:
+            was, now = before[was.at], after[now.at]
+        if not _is_same_array(was, now):
             steps = (step for step in new.state.steps() if Given(at) in step.sources)
             reader = next((f"{step.name} at {step.line}" for step in steps), "no operator")
             return f"{reader} read another tensor than before, or other values"
