@@ -8,7 +8,6 @@ skipped (:mod:`torch_jax.capture.pure`).
 
 from __future__ import annotations
 
-import copy
 import functools
 import warnings
 from collections.abc import Callable
@@ -137,9 +136,6 @@ _KEPT = "_torch_jax_jit"  # the attribute of an object with what is compiled for
 class _Kept(dict):
     """The compiled methods of one object; copies of the object, and files, do without them."""
 
-    def __deepcopy__(self, memo: dict) -> _Kept:
-        return _Kept()
-
     def __reduce__(self) -> tuple:
         return _Kept, ()
 
@@ -184,9 +180,6 @@ class Jitted(Generic[P, R]):
             function = self.function.__get__(owner, kind)
             known = kept[id(self), id(owner)] = Jitted(function, *self._options)
         return known
-
-    def __deepcopy__(self, memo: dict) -> Jitted:
-        return Jitted(copy.deepcopy(self.function, memo), *self._options)
 
     def __reduce__(self) -> tuple:
         return Jitted, (self.function, *self._options)
