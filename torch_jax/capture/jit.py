@@ -19,11 +19,14 @@ import torch
 from torch_jax._private import jax_core, pytorch
 from torch_jax.capture import history, keys, outer_backward
 from torch_jax.capture.arguments import Arguments
-from torch_jax.capture.lowered import lowered
+from torch_jax.capture.observer import Observer
 from torch_jax.capture.pure import Pure
 from torch_jax.capture.training import hooks
 from torch_jax.core import absent
 from torch_jax.core.active import ACTIVE
+from torch_jax.core.node import Node
+from torch_jax.core.tracers import DataDependentError
+from torch_jax.memory.storage import give_back
 from torch_jax.recorded.elsewhere import Lowered
 from torch_jax.recorded.lazy import is_recording, observed
 
@@ -221,7 +224,7 @@ class Jitted(Generic[P, R]):
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Return the program for these arguments, compiled but not run: see :class:`Lowered`."""
         hooks.install()
-        return lowered(functools.partial(self.function, *args, **kwargs))
+        return _lowered(functools.partial(self.function, *args, **kwargs))
 
     def explain(self) -> history.Explanation:
         """Return what was recorded, compiled, skipped, and why; prints as a few lines."""
@@ -231,3 +234,36 @@ class Jitted(Generic[P, R]):
         """Forget every program of this function that skips Python."""
         if self._pure is not None:
             self._pure.clear()
+
+
+def _lowered(call: Callable[[], Any]) -> Lowered:
+    """Record a call, and compile it in place of running it; tensors are then as before."""
+    observer = Observer([])
+    with observed(observer):
+        recorder = ACTIVE.recorder
+        recording = recorder.recording
+        try:
+            with observer.watching():
+                result = [call()]
+            if recorder.recording is not recording:
+                raise DataDependentError(
+                    "a value of a tensor is looked at while the function runs, so that it is no "
+                    "one program"
+                )
+            program = recording.lowered()
+            result.clear()  # which the program gives, since it was alive
+        finally:
+            recorder.leave(recording)
+            _put_back(observer)
+    return Lowered(program)
+
+
+def _put_back(observer: Observer) -> None:
+    """Give each storage what it held, and each tensor the gradient that it had."""
+    met = observer.storages.met
+    written = [one for one in met if type(one.storage.array) is Node]
+    give_back([one.storage for one in written], [one.old() for one in written])
+    for gradient in observer.optimizers.gradients.values():
+        gradient.tensor.grad = gradient.before
+    pytorch.set_versions([one.tensor for one in met], [one.version for one in met])
+    observer.draws.undo()
