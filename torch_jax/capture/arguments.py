@@ -108,20 +108,18 @@ def _takes_any(function: Any) -> bool:
 
 def _by_value(leaves: list[Any]) -> tuple[list[Any], dict[int, torch.Tensor]]:
     """Return the leaves with copies in place of parts, and the parts by their place."""
-    found = [
-        i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and _is_part(leaf)
-    ]
-    if not found:
-        return leaves, {}
+    parts = {at: leaf for at, leaf in enumerate(leaves) if _is_part(leaf)}
+    if not parts:
+        return leaves, parts
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     uses = Counter(id(tensor.untyped_storage()) for tensor in tensors)
-    parts = {i: leaves[i] for i in found if uses[id(leaves[i].untyped_storage())] == 1}
-    return [_copy(leaf) if i in parts else leaf for i, leaf in enumerate(leaves)], parts
+    parts = {at: part for at, part in parts.items() if uses[id(part.untyped_storage())] == 1}
+    return [_copy(leaf) if at in parts else leaf for at, leaf in enumerate(leaves)], parts
 
 
-def _is_part(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a contiguous part of its memory, and only its value matters."""
-    if not is_jax(tensor) or tensor.requires_grad or type(tensor) is not torch.Tensor:
+def _is_part(tensor: Any) -> bool:
+    """Return whether a leaf is a contiguous part of its memory, and only its value matters."""
+    if type(tensor) is not torch.Tensor or not is_jax(tensor) or tensor.requires_grad:
         return False
     memory = memory_of(tensor)
     return (

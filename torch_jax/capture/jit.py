@@ -238,7 +238,7 @@ class Jitted(Generic[P, R]):
 
 def _lowered(call: Callable[[], Any]) -> Lowered:
     """Record a call, and compile it in place of running it; tensors are then as before."""
-    observer = Observer([])
+    observer = Observer([], {})
     with observed(observer):
         recorder = ACTIVE.recorder
         recording = recorder.recording

@@ -67,7 +67,7 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
                 is_of_first=True,
             )
     known = {id(memory) for memory in results.new} | autograd_nodes.saved_memories(connected)
-    for stray in () if observer.only_first else observer.storages.strays(known):
+    for stray in () if observer.makes_state else observer.storages.strays(known):
         observer.refuse(
             f"a new tensor ({tracers.shown(stray.array)}) is kept somewhere: return it, or write "
             "into one",

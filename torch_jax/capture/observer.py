@@ -60,9 +60,8 @@ class Observer(Listener):
 
     takes_checks = needs_program = True
 
-    def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor] | None = None):
+    def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor]):
         """Take the arguments; and tensors over the own memories of those that see copies."""
-        own = own or {}
         self.leaves = leaves  # the arguments
         self._places = {id(leaf): at for at, leaf in enumerate(leaves)}
         self.storages = Storages(leaves, own)  # that it meets and makes
@@ -83,7 +82,7 @@ class Observer(Listener):
         self.went_back = False  # whether the function ran a backward pass
         self.is_over = False  # whether the function has returned
         self.refusal: Refusal | None = None  # why later calls cannot skip the Python
-        self.only_first: str | None = None  # why this call differs from all later ones
+        self.makes_state = False  # whether an optimizer makes its state out of gradients
         self._last_node = _newest_node()
 
     # --- being in force ---------------------------------------------------------------------------
@@ -160,9 +159,9 @@ class Observer(Listener):
         """Take a tensor that the call has made for an older one: the state of an optimizer."""
         memory: Any = tensor.untyped_storage()
         if type(memory.array) is Node:
-            self.only_first = "an optimizer makes its state out of gradients"
-            return
-        self.storages.disown(memory)
+            self.makes_state = True  # later calls find it, so that they differ from this one
+        else:
+            self.storages.disown(memory)
 
     # --- a recorder's listener --------------------------------------------------------------------
 

@@ -176,13 +176,11 @@ class Pure:
 
     def _keep(self, key: CallKey, replay: Replay) -> None:
         self._replays[key] = [replay, *self._replays.pop(key, ())]
-        kept = sum(map(len, self._replays.values()))
-        while kept > config.get("jit_cache_size"):
+        while sum(map(len, self._replays.values())) > config.get("jit_cache_size"):
             oldest = next(iter(self._replays))
             self._replays[oldest].pop()
             if not self._replays[oldest]:
                 del self._replays[oldest]
-            kept -= 1
 
 
 def observe(
@@ -215,7 +213,7 @@ def observe(
 def _replay(observer: Observer, left: LeftBehind) -> Replay | None:
     if len(observer.graphs) > 1:
         observer.refuse("a value is looked at while it runs")
-    if observer.refusal or observer.only_first or not observer.graphs:
+    if observer.refusal or observer.makes_state or not observer.graphs:
         return None
     if observer.graphs[0].program is None:
         return None

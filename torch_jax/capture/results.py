@@ -15,7 +15,6 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.capture import autograd_nodes
-from torch_jax.capture.cpu_tensors import is_host
 from torch_jax.core import trees
 from torch_jax.core.node import Node
 from torch_jax.memory import storage
@@ -122,7 +121,7 @@ class Results:
             if not isinstance(value, _PLAIN) and not callable(value):
                 self._observer.refuse(f"it returns a {type(value).__name__}")
             return Same(value)
-        if is_host(value) or not is_jax(value):
+        if not is_jax(value):
             if self._observer.host.is_made(value):
                 self._observer.refuse("it returns a tensor that it makes on the CPU")
             return Same(value)
@@ -132,8 +131,9 @@ class Results:
 
     def _on_device(self, value: torch.Tensor) -> Any:
         memory: Any = value.untyped_storage()
-        if self._observer.storages.place_of(memory) is not None:
-            return Same(value) if id(value) in self._known else self._view(value)
+        place = self._observer.storages.place_of(memory)
+        if place is not None:
+            return Same(value) if id(value) in self._known else self._view(value, place)
         is_spent = value.requires_grad and id(value) not in self._connected
         if is_spent and (value.grad_fn is None or not autograd_nodes.is_spent(value)):
             self._observer.refuse("it gives out a tensor of which gradients are wanted elsewhere")
@@ -145,12 +145,11 @@ class Results:
         number = self._numbers.setdefault(id(value), len(self._numbers))
         return NewTensor.of(at, value, number)._replace(marks=is_spent)
 
-    def _view(self, value: torch.Tensor) -> Any:
+    def _view(self, value: torch.Tensor, place: int) -> Any:
         """Return how a tensor over older memory is made of an older tensor."""
         if value.requires_grad:
             self._observer.refuse("it returns a view of an older tensor that wants gradients")
-        at = self._observer.storages.place_of(value.untyped_storage())
-        older = self._observer.storages.met[at].tensor
+        older = self._observer.storages.met[place].tensor
         owner = self._observer.owner(older)
         given = Argument(owner) if type(owner) is int else Same(older)
         return InputView(given, Form.of(value))

@@ -95,14 +95,10 @@ class Storages:
         self.comes_from(array, OfStorage(len(self.met)))
         self.met.append(Met(memory, tensor, array))
         if id(memory) in self._copies:  # the function reaches the original, too, and may write it
-            self._put_back(*self._copies.pop(id(memory)))
-
-    @staticmethod
-    def _put_back(part: torch.Tensor, own: torch.Tensor, copied: Any) -> None:
-        """Have a part see its own memory, with what has been written to the copy meanwhile."""
-        value, part.data = part.data, own
-        if storage.held_by(value) is not copied:
-            own.copy_(value)
+            part, own, copied = self._copies.pop(id(memory))
+            value, part.data = part.data, own
+            if storage.held_by(value) is not copied:  # the copy was written meanwhile
+                own.copy_(value)
 
     def place_of(self, memory: Any) -> int | None:
         """Return the place of a storage among those met, None where it is none of them."""

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from torch_jax.capture.cpu_tensors import is_host
+from torch_jax.core import numbers
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.numbers import Number
 from torch_jax.memory.storage import is_jax
 
 
@@ -69,9 +69,7 @@ def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
     if type(optimizer) is not torch.optim.SGD or not lists:
         return
     buffers = lists[-1]
-    dampening = group["dampening"]
-    plain = dampening.value if isinstance(dampening, Number) else dampening
-    if plain != 0:
+    if numbers.plain(group["dampening"]) != 0:
         return
     with_gradient = [p for p in group["params"] if p.grad is not None]
     for index, parameter in enumerate(with_gradient[: len(buffers)]):

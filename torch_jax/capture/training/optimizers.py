@@ -154,7 +154,7 @@ class Optimizers:
         optimizer.__dict__.pop("_init_group", None)
         for parameter, state in optimizer.state.items():
             if id(parameter) not in step.states and any(map(self._is_computed, state.values())):
-                self.observer.only_first = "an optimizer makes its state out of gradients"
+                self.observer.makes_state = True
         for group, before, lifted in zip(
             optimizer.param_groups, step.before, step.lifted, strict=True
         ):

@@ -44,25 +44,25 @@ def _maybe_opt_step(original: Any, scaler: Any, optimizer: Any, state: Any, *arg
     storages = observer.storages.all()  # they stay, and with them their ids
     before = {id(memory): memory.array for memory in storages}
     entries = Entries(optimizer)
-    observer.only_first, only_first = None, observer.only_first
+    observer.makes_state, made_before = False, observer.makes_state
     result = optimizer.step(*args, **kwargs)
-    why = _why_not_skipped(optimizer, entries.set_by_step(), observer.only_first)
+    why = _why_not_skipped(optimizer, entries.set_by_step(), observer.makes_state)
     if why is not None:
         entries.restore()
         for memory in storages:
             memory.array = before[id(memory)]
         raise NotTraceableError(why)
-    observer.only_first = only_first
+    observer.makes_state = made_before
     # state that the step has made, for later calls to find
     before = {id(one.storage): one.old() for one in observer.storages.met} | before
     observer.choose([sum(found) == 0], before)
     return result
 
 
-def _why_not_skipped(optimizer: Any, key: str | None, only_first: str | None) -> str | None:
+def _why_not_skipped(optimizer: Any, key: str | None, makes_state: bool) -> str | None:
     """Return why the device cannot skip a step that set an entry, or made its state; or None."""
     name = type(optimizer).__name__
-    if only_first:  # its state is new: there is none to go back to
+    if makes_state:  # its state is new: there is none to go back to
         return (
             f"the first step of {name} makes its state out of gradients, and GradScaler.step may "
             "skip it: take it outside of the function, or drop pure=True."
