@@ -22,31 +22,18 @@ from torch_jax.recorded.recorder import Listener
 
 
 class Explanation(NamedTuple):
-    """Hold what happened to one function; prints as a few lines.
+    """Hold what happened to one function; prints as a few lines."""
 
-    Attributes:
-      name: of the function.
-      recorded: calls whose Python ran, and whose operators were recorded.
-      recorded_programs: what XLA has done for these calls, while they waited.
-      observed: calls of a pure function whose Python ran once for all calls like them.
-      observed_programs: what XLA has done for these.
-      reasons: why Python ran again.
-      captured: how many tensors that are no arguments the last program reads.
-      donated: how many memories it may write over.
-      numbers: how many numbers it reads at each call.
-      notes: why Python runs at each call, and what would pay.
-    """
-
-    name: str
-    recorded: int
-    recorded_programs: Counts
-    observed: int
-    observed_programs: Counts
-    reasons: tuple[str, ...]
-    captured: int
-    donated: int
-    numbers: int
-    notes: tuple[str, ...]
+    name: str  # of the function
+    recorded: int  # calls whose Python ran, and whose operators were recorded
+    recorded_programs: Counts  # what XLA has done for these calls, while they waited
+    observed: int  # calls of a pure function whose Python ran once for all calls like them
+    observed_programs: Counts  # what XLA has done for these
+    reasons: tuple[str, ...]  # why Python ran again
+    captured: int  # how many tensors that are no arguments the last program reads
+    donated: int  # how many memories it may write over
+    numbers: int  # how many numbers it reads at each call
+    notes: tuple[str, ...]  # why Python runs at each call, and what would pay
 
     @property
     def programs(self) -> Counts:
