@@ -59,7 +59,6 @@ class Draws:
         self._sources: dict[bytes, Any] = {}
         # states that were given out, and by which generator: whether each is fixed
         self._states: dict[tuple[int, bytes], bool] = {}
-        self._of_host: dict[int, tuple[torch.Tensor, int]] = {}  # by their id: slots of the tape
 
     def _of(self, generator: Any) -> _Drawn:
         known = self._generators.get(id(generator))
@@ -111,16 +110,6 @@ class Draws:
                 slot, _ = self._tape.once(_bytes_of, (self._tape.constant(state),))
                 self._tape.expect("the state that a generator takes over", slot)
         self._of(generator).is_fixed = fixed
-
-    def gives_state_of_host(self, state: torch.Tensor, slot: int) -> None:
-        """Note that the function keeps a state of the CPU's generator, which the tape has too."""
-        self._of_host[id(state)] = state, slot
-        self._observer.host.note_made(state)
-
-    def slot_of_state(self, state: torch.Tensor) -> int:
-        """Return where the tape has a state of the CPU's generator."""
-        known = self._of_host.get(id(state))
-        return self._tape.constant(state) if known is None else known[1]
 
     # --- afterwards -------------------------------------------------------------------------------
 

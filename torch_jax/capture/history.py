@@ -65,8 +65,7 @@ class Explanation(NamedTuple):
         lines += [f"  {note}" for note in self.notes]
         return f"{self.name}: " + ("\n  ".join(lines) or "not called yet")
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
 
 class History(Listener):
@@ -129,12 +128,9 @@ class History(Listener):
         self, reason: str | None, replay: Any, seconds: float, programs: Counts
     ) -> None:
         """Note an observed call of a pure function, and the seconds that all of it took."""
-        now = self.now
-        self.now = now._replace(
-            observed=now.observed + 1, observed_programs=now.observed_programs.plus(programs)
-        )
-        if replay is not None:
-            self.now = self.now._replace(**replay.sizes())
+        now, sizes = self.now, {} if replay is None else replay.sizes()
+        programs = now.observed_programs.plus(programs)
+        self.now = now._replace(observed=now.observed + 1, observed_programs=programs, **sizes)
         log.observes(self.name, reason, seconds)
         if reason is not None and len(now.reasons) < EXPLANATIONS_KEPT:
             self.now = self.now._replace(reasons=(*now.reasons, reason))

@@ -53,10 +53,11 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
     results = Results(observer, set(map(id, connected)))
     template = results.of(result[0])
     gradients, without, moving = _gradients(observer, results)
-    written = []
-    for at, one in enumerate(observer.storages.met):
-        if one.is_written():
-            written.append((at, _number(observer, one.storage)))
+    written = [
+        (at, _number(observer, one.storage))
+        for at, one in enumerate(observer.storages.met)
+        if one.storage.array is not one.old()
+    ]
     for tensor, before in observer.outlines():
         # a backward pass from the tensor would go through the call
         has_history = observer.is_of_call(tensor.grad_fn) and not autograd_nodes.is_spent(tensor)

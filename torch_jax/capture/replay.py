@@ -37,7 +37,7 @@ class Replay:
         self.left, self.backward = left, backward
         # numbers of optimizers that steps have read before any scheduler moved on
         self.read = observer.optimizers.read
-        self._calls, self._due = 1, 2  # so far, and at the next audit
+        self.calls, self._due = 1, 2  # so far, and at the next audit
         self._tape, self._generators = observer.tape, observer.draws.end()
         self._numbers = Numbers(observer.draws, graph.state, graph.numbers)
         self._tape.prune({slot for _, slot in self._numbers.slots})
@@ -83,15 +83,11 @@ class Replay:
         every, is_new = config.get("jit_check_every"), self.memories.meets_another(leaves)
         if not every:
             return False
-        self._calls += 1
-        if self._calls < self._due:
+        self.calls += 1
+        if self.calls < self._due:
             return is_new
         self._due = min(2 * self._due, self._due + every)
         return True
-
-    def is_second(self) -> bool:
-        """Return whether this call, an audit, is the second."""
-        return self._calls == 2
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
         """Run; raises :class:`Changed` where a number is not as it was."""

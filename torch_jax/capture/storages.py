@@ -48,10 +48,6 @@ class Met:
         # reference would prevent donation
         self.old = weakref.ref(array)
 
-    def is_written(self) -> bool:
-        """Return whether the call has put another array into the storage."""
-        return self.storage.array is not self.old()
-
 
 class Storages:
     """The storages that an observed call finds and makes."""

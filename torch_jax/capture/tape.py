@@ -45,6 +45,12 @@ class Tape:
         self.env.append(value)
         return len(self.env) - 1
 
+    def slot_of(self, value: Any) -> int:
+        """Return the slot of an object that a step has given; of another one, a constant."""
+        found = (slot for slot, known in enumerate(self.env) if known is value)
+        slot = next(found, None)
+        return self.constant(value) if slot is None else slot
+
     def literal(self, number: float) -> int:
         """Return the slot of a Python number; equal ones share a slot."""
         key = type(number), repr(number)  # which differs for 0.0 and -0.0

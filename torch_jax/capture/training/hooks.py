@@ -50,8 +50,8 @@ def _get_rng_state(original: Any) -> torch.Tensor:
     """Have each call keep the state that it finds, to put it back."""
     state = original()
     if ACTIVE.observer is not None:
-        slot = ACTIVE.observer.tape.record(original, (), state)
-        ACTIVE.observer.draws.gives_state_of_host(state, slot)
+        ACTIVE.observer.tape.record(original, (), state)
+        ACTIVE.observer.host.note_made(state)
     return state
 
 
@@ -60,7 +60,7 @@ def _set_rng_state(original: Any, new_state: torch.Tensor) -> None:
     """Have each call set the CPU's generator to the state that it has kept, or was given."""
     original(new_state)
     if ACTIVE.observer is not None:
-        slot = ACTIVE.observer.draws.slot_of_state(new_state)
+        slot = ACTIVE.observer.tape.slot_of(new_state)
         ACTIVE.observer.tape.record(original, (slot,), None, needed=True)
 
 

@@ -45,15 +45,11 @@ class Gradient:
 
 @dataclass(eq=False)  # known by identity: ``==`` of numbers would go on the tape
 class _Step:
-    """A step under way: its optimizer's groups as they were, and with numbers of the tape.
-
-    ``states`` are the parameters whose state had been made.
-    """
+    """A step under way."""
 
     optimizer: Any
-    before: list[dict]
-    lifted: list[dict]
-    states: set[int]
+    groups: list[tuple[dict, dict]]  # each as it was, and with numbers of the tape
+    states: set[int]  # ids of the parameters whose state had been made
 
 
 class Optimizers:
@@ -103,19 +99,20 @@ class Optimizers:
         if not any(optimizer is known for known in self.stepped):
             self.stepped.append(optimizer)
         if any(optimizer is step.optimizer for step in self._running):
-            self._running.append(_Step(optimizer, [], [], set()))  # a step that calls its super's
+            self._running.append(_Step(optimizer, [], set()))  # a step that calls its super's
             return
         self.notice_set_numbers()
-        before = [dict(group) for group in optimizer.param_groups]
+        groups = []
         for index, group in enumerate(optimizer.param_groups):
-            for key, value in before[index].items():
+            before = dict(group)
+            for key, value in before.items():
                 group[key] = self._lift(optimizer, index, key, value)
-        lifted = [dict(group) for group in optimizer.param_groups]
+            groups.append((before, dict(group)))
         original = getattr(optimizer, "_init_group", None)
         if original is not None:
             optimizer._init_group = functools.partial(init_group, optimizer, original)
         states = {id(p) for p, state in optimizer.state.items() if state}
-        self._running.append(_Step(optimizer, before, lifted, states))
+        self._running.append(_Step(optimizer, groups, states))
 
     def _lift(self, optimizer: Any, index: int, key: str, value: Any) -> Any:
         if type(value) is float or (type(value) is int and _may_be_float(optimizer, key)):
@@ -149,15 +146,13 @@ class Optimizers:
         if step is None:
             return
         self._running.remove(step)
-        if not step.before:
+        if not step.groups:
             return
         optimizer.__dict__.pop("_init_group", None)
         for parameter, state in optimizer.state.items():
             if id(parameter) not in step.states and any(map(self._is_computed, state.values())):
                 self.observer.makes_state = True
-        for group, before, lifted in zip(
-            optimizer.param_groups, step.before, step.lifted, strict=True
-        ):
+        for group, (before, lifted) in zip(optimizer.param_groups, step.groups, strict=True):
             for key in before.keys() | group.keys():
                 if group.get(key, MISSING) is lifted.get(key, MISSING):
                     group[key] = before[key]
