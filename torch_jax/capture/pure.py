@@ -26,10 +26,10 @@ import torch
 from torch_jax import config
 from torch_jax.capture import audit, keys, outer_backward
 from torch_jax.capture.arguments import Arguments, SortedCall
+from torch_jax.capture.guards import SHARES
 from torch_jax.capture.history import History
 from torch_jax.capture.keys import CallKey
 from torch_jax.capture.left_behind import LeftBehind, describe
-from torch_jax.capture.memories import SHARES
 from torch_jax.capture.observer import Observer, Refusal, raise_failed_checks
 from torch_jax.capture.pullback import Pullback
 from torch_jax.capture.replay import Replay
