@@ -103,9 +103,6 @@ def _takes_any(function: Any) -> bool:
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
-# --- parts of tensors -----------------------------------------------------------------------------
-
-
 def _by_value(leaves: list[Any]) -> tuple[list[Any], dict[int, torch.Tensor]]:
     """Return the leaves with copies in place of parts, and the parts by their place."""
     parts = {at: leaf for at, leaf in enumerate(leaves) if _is_part(leaf)}

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_jax.core import errors, tracers, trees
-from torch_jax.core.tracers import DataDependentError, NotTraceableError
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import held_by, is_jax_tensor
 
@@ -83,7 +82,7 @@ class Host:
 
     def _refuse_value(self, tensor: torch.Tensor) -> None:
         if not self._is_fixed(tensor):
-            raise DataDependentError(
+            raise tracers.DataDependentError(
                 f"the value of a {errors.describe(tensor)} tensor on the CPU is asked for "
                 f"({tracers.user_line()}), and later calls of a function under "
                 f"torch_jax.jit(pure=True) skip its Python. {_DROP}."
@@ -91,7 +90,7 @@ class Host:
 
     def _refuse_write(self, func: Any, tensor: torch.Tensor | None) -> None:
         if tensor is None or not self.is_made(tensor):
-            raise NotTraceableError(
+            raise tracers.NotTraceableError(
                 f"{func} writes into a CPU tensor ({tracers.user_line()}), which later calls of a "
                 f"function under torch_jax.jit(pure=True) would not do. {_DROP}."
             )
@@ -104,7 +103,7 @@ class Host:
             place = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
             self._observer.storages.comes_from(held_by(made), OfHost(self._origin(tensor), place))
         elif not self._is_fixed(tensor):
-            raise NotTraceableError(
+            raise tracers.NotTraceableError(
                 f"a {errors.describe(tensor)} tensor is computed on the CPU and taken to the "
                 f"device ({tracers.user_line()}), and later calls of a function under "
                 f"torch_jax.jit(pure=True) skip what the CPU does. {_DROP}."

@@ -66,8 +66,6 @@ class Draws:
             known = self._generators[id(generator)] = _Drawn(generator, len(self._generators))
         return known
 
-    # --- called by generators ---------------------------------------------------------------------
-
     def drew(self, generator: Any, words: np.ndarray) -> None:
         """Note the key words that a generator has just given for one operator."""
         seed, offset = generator.where()
@@ -110,8 +108,6 @@ class Draws:
                 slot, _ = self._tape.once(_bytes_of, (self._tape.constant(state),))
                 self._tape.expect("the state that a generator takes over", slot)
         self._of(generator).is_fixed = fixed
-
-    # --- afterwards -------------------------------------------------------------------------------
 
     def source(self, words: tuple[int, ...]) -> Any:
         """Return where a later call finds these key words; None where they are fixed."""

@@ -44,9 +44,8 @@ class Guards:
         self._have_forms = dynamo.tensor_guards(self._tensors)
         modules, optimizers = observer.modules.values(), observer.optimizers
         # these dicts must hold the same values
-        self._entries: list[Entry] = [entry for one in modules for entry in _entries_of(one)]
-        self._entries += optimizers.world()
-        columns: list[Any] = [list(column) for column in zip(*self._entries, strict=True)]
+        entries = [entry for one in modules for entry in _entries_of(one)] + optimizers.world()
+        columns: list[Any] = [list(column) for column in zip(*entries, strict=True)]
         self._dicts, self._keys, self._values = columns or [[], [], []]
         # these must have no ``.grad``
         self._without = [owner for owner in left.without if type(owner) is not int]
@@ -77,7 +76,7 @@ class Guards:
         return None
 
     def _other_entry(self) -> str | None:
-        for of, key, old in self._entries:
+        for of, key, old in zip(self._dicts, self._keys, self._values, strict=True):
             new = of.get(key)
             if new is not old and not _are_equal(old, new):
                 if isinstance(old, dict | list):

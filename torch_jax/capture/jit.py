@@ -219,8 +219,6 @@ class Jitted(Generic[P, R]):
         outer_backward.await_gradients(result)
         return result
 
-    # --- looking inside ---------------------------------------------------------------------------
-
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Return the program for these arguments, compiled but not run: see :class:`Lowered`."""
         hooks.install()

@@ -27,7 +27,6 @@ from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.collection import no_collection
 from torch_jax.core.node import Node
-from torch_jax.core.tracers import DataDependentError
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax, is_jax_storage, tensors_in
@@ -273,7 +272,7 @@ def _brings_to_host(func: Callable, args: tuple, kwargs: dict, tensors: list) ->
 
 
 def _looks_at(tensor: torch.Tensor) -> Exception:
-    return DataDependentError(
+    return tracers.DataDependentError(
         f"the value of a {errors.describe(tensor)} tensor is asked for ({tracers.user_line()}), "
         "and later calls of a function under torch_jax.jit(pure=True) skip its Python. Drop "
         "pure=True; or keep the value a tensor (torch.where), or return it and look at it outside."

@@ -102,8 +102,6 @@ class Pure:
                 reason = str(changed)
         return self._observe(call, reason, keeps=not shares)
 
-    # --- observing --------------------------------------------------------------------------------
-
     def _observe(self, call: SortedCall, reason: str | None, keeps: bool) -> Any:
         """Run the function, and keep how to repeat it if ``keeps``."""
         start, before = time.perf_counter(), compilations.here()

@@ -109,8 +109,6 @@ class Replay:
         residuals = [outputs[at] for at in self._residuals]
         return self.backward.connect(call, leaves, storages, residuals, drawn_from)
 
-    # --- the program ------------------------------------------------------------------------------
-
     def _launch(self, leaves: Sequence[Any], storages: list, floats: Any, integers: Any) -> list:
         """Run the program, and put back what it has written; returns its outputs."""
         others = [source.read(leaves) for source in self._others]

@@ -19,7 +19,6 @@ from torch_jax.core import trees
 from torch_jax.core.node import Node
 from torch_jax.memory import storage
 from torch_jax.memory.form import Argument, Form, InputView, NewTensor, Same
-from torch_jax.memory.storage import is_jax
 
 _PLAIN = (
     int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range, slice, enum.Enum,
@@ -121,7 +120,7 @@ class Results:
             if not isinstance(value, _PLAIN) and not callable(value):
                 self._observer.refuse(f"it returns a {type(value).__name__}")
             return Same(value)
-        if not is_jax(value):
+        if not storage.is_jax(value):
             if self._observer.host.is_made(value):
                 self._observer.refuse("it returns a tensor that it makes on the CPU")
             return Same(value)

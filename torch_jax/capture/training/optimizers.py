@@ -67,8 +67,6 @@ class Optimizers:
         self._running: list[_Step] = []
         self._is_on_host = self._is_after_host = False
 
-    # --- gradients --------------------------------------------------------------------------------
-
     def note_gradient(self, tensor: torch.Tensor) -> Gradient:
         """Remember the ``.grad`` of a tensor before the call touches it."""
         found = self.gradients.get(id(tensor))
@@ -87,8 +85,6 @@ class Optimizers:
         if tensor is None or tensor.layout != torch.strided:
             return False
         return self.observer.storages.place_of(tensor.untyped_storage()) is not None
-
-    # --- steps ------------------------------------------------------------------------------------
 
     def before_step(self, optimizer: Any) -> None:
         """Make numbers of the tape of an optimizer's floats, and its state, before it steps."""
