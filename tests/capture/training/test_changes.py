@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -41,6 +42,7 @@ OF_OPTIMIZERS = {
     "parameters": lambda m, o, saved: o.param_groups[0]["params"].extend(m[2].parameters()),
     "frozen": lambda m, o, saved: m[0].weight.requires_grad_(False),
     "decay": lambda m, o, saved: o.param_groups[0].update(weight_decay=0.3),
+    "rate": lambda m, o, saved: o.param_groups[0].update(lr=np.float64(0.05)),
 }
 
 

@@ -32,14 +32,11 @@ def parameters_of(value: Any) -> Iterator[torch.Tensor]:
 
 
 class Gradient:
-    """The ``.grad`` of a tensor: as it was at first, and whether the call reset it unread.
-
-    ``passed`` is whether an optimizer has passed the tensor over, since there was none.
-    """
+    """The ``.grad`` of a tensor: as it was at first, and whether the call reset it unread."""
 
     def __init__(self, tensor: torch.Tensor):
         self.tensor, self.before, self.reset = tensor, tensor.grad, False
-        self.passed = False
+        self.passed = False  # whether an optimizer has passed the tensor over, as there was none
         self.place: int | None = None  # among the arguments, if it is one
 
 
@@ -53,16 +50,13 @@ class _Step:
 
 
 class Optimizers:
-    """The optimizers, schedulers and gradients of one observed call.
-
-    ``read`` are the numbers that its steps have read before any scheduler moved on.
-    """
+    """The optimizers, schedulers and gradients of one observed call."""
 
     def __init__(self, observer: Any):
         self.observer = observer
         self.gradients: dict[int, Gradient] = {}
         self.stepped: list[Any] = []
-        self.read: dict[Read, float | None] = {}
+        self.read: dict[Read, float | None] = {}  # by steps, before any scheduler moved on
         self._numbers: dict[Read, float | None] = {}  # as steps and schedulers have left them
         self._running: list[_Step] = []
         self._is_on_host = self._is_after_host = False
@@ -111,13 +105,13 @@ class Optimizers:
         self._running.append(_Step(optimizer, groups, states))
 
     def _lift(self, optimizer: Any, index: int, key: str, value: Any) -> Any:
-        if type(value) is float or (type(value) is int and _may_be_float(optimizer, key)):
-            return self._number(optimizer, index, key, None)
-        if not is_lifted(value):
+        if not _holds_numbers(optimizer, key, value):
             return value
-        each = enumerate(value)
+        if not isinstance(value, tuple):
+            return self._number(optimizer, index, key, None)
         return tuple(
-            self._number(optimizer, index, key, i) if type(v) is float else v for i, v in each
+            self._number(optimizer, index, key, part) if isinstance(one, float) else one
+            for part, one in enumerate(value)
         )
 
     def _number(self, optimizer: Any, index: int, key: str, part: int | None) -> Number:
@@ -192,9 +186,7 @@ class Optimizers:
         for optimizer in self.stepped:
             for group in optimizer.param_groups:
                 found += [
-                    (group, k, v)
-                    for k, v in group.items()
-                    if not is_lifted(v) and not (type(v) is int and _may_be_float(optimizer, k))
+                    (group, k, v) for k, v in group.items() if not _holds_numbers(optimizer, k, v)
                 ]
             for parameter, state in optimizer.state.items():
                 found.append((optimizer.state, parameter, state))
@@ -209,15 +201,12 @@ class Optimizers:
         return groups + [group["params"] for each in groups for group in each]
 
 
-def _may_be_float(optimizer: Any, key: str) -> bool:
-    """Return whether a number of a group that is a whole one now may have a fraction later."""
-    return key == "lr" or type(optimizer.defaults.get(key)) is float
-
-
-def is_lifted(value: Any) -> bool:
+def _holds_numbers(optimizer: Any, key: str, value: Any) -> bool:
     """Return whether a value of a group holds numbers that are inputs."""
+    if type(value) is int:  # which may have a fraction later
+        return key == "lr" or type(optimizer.defaults.get(key)) is float
     parts = value if isinstance(value, tuple) else (value,)
-    return any(isinstance(part, float | Number) for part in parts)
+    return any(isinstance(part, float) for part in parts)
 
 
 def _plain(value: Any) -> Any:
@@ -251,8 +240,6 @@ class Read:
         value = value if self.part is None else value[self.part]
         if isinstance(value, Number):  # while the optimizer steps
             return value.value
-        if type(value) is int:
+        if isinstance(value, float) or type(value) is int:  # a float of NumPy's is one, too
             return float(value)
-        if type(value) is not float:
-            raise Changed(f"{self.key} was a float, now it is {value!r}")
-        return value
+        raise Changed(f"{self.key} was a float, now it is {value!r}")
