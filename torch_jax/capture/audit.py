@@ -2,8 +2,7 @@
 
 Now and then a call runs its Python all the same. What it did is held against what the program was
 made of: the same operators over the same tensors, with the same numbers where the program has
-constants, and the same result. A difference says that Python matters in a way that was promised not
-to be.
+constants, and the same result.
 """
 
 from __future__ import annotations

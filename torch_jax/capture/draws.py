@@ -31,15 +31,12 @@ class OnTape(NamedTuple):
 
 
 class _Drawn:
-    """One generator: where the call finds it, and how it leaves it.
-
-    ``is_fixed`` is whether it is the same at each call by now.
-    """
+    """One generator: where the call finds it, and how it leaves it."""
 
     def __init__(self, generator: Any, at: int):
         self.generator, self.at = generator, at
         self.begin = self.end = generator.where()  # seed and offset
-        self.is_fixed = False
+        self.is_fixed = False  # whether it is the same at each call by now
 
     def move_on(self) -> tuple[int, int]:
         """Leave the generator as the call did; return its seed and offset of before."""

@@ -26,7 +26,6 @@ class LeftBehind(NamedTuple):
     result: Template  # what the function returned
     written: list[tuple[int, int]]  # places of storages met that hold something else: a result
     new: list[int]  # results that get new storages, in the order of the templates' outputs
-    flags: list[int]  # results that are false where an index was out of range
     gradients: list[tuple[Any, Template | None]]  # those that it replaced, and what by
     without: list[Any]  # tensors that must have no ``.grad``
     moving: list[tuple[Any, torch.Tensor]]  # those whose ``.grad`` is read, and this call's
@@ -76,7 +75,7 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
         )
     return LeftBehind(
         template, written, [_number(observer, memory) for memory in results.new],
-        [flag.index for flag, _, _ in observer.checks], gradients, without, moving,
+        gradients, without, moving,
         _raised(observer, moving), connected, positions,
     )  # fmt: skip
 

@@ -19,14 +19,15 @@ from torch_jax.memory.storage import is_jax_tensor
 from torch_jax.recorded.lazy import is_recording, observed
 from torch_jax.recorded.recorder import Listener
 
-_awaited: list[weakref.ref[_Mark]] = []  # of results whose gradients are left to the caller
-
-
 _PASS = Listener("backward pass")
 
 
 class _Mark:
     """A mark that lives as long as a node of autograd's graph, which may outlive its tensor."""
+
+
+# of results whose gradients are left to the caller
+_awaited: weakref.WeakSet[_Mark] = weakref.WeakSet()
 
 
 def await_gradients(result: Any) -> None:
@@ -37,15 +38,8 @@ def await_gradients(result: Any) -> None:
         if is_jax_tensor(leaf) and leaf.grad_fn is not None:
             metadata: Any = leaf.grad_fn.metadata
             mark = metadata["torch_jax"] = _Mark()
-            _awaited.append(weakref.ref(mark))
+            _awaited.add(mark)
             return
-
-
-def _is_awaited() -> bool:
-    """Return whether a backward pass may go through a result; later ones do not."""
-    found = any(one() is not None for one in _awaited)
-    _awaited.clear()
-    return found
 
 
 @around("torch.autograd.backward", AT_FIRST_JIT)
@@ -55,7 +49,8 @@ def _backward(original: Any, *args: Any, **kwargs: Any) -> Any:
     if ACTIVE.observer is not None:
         ACTIVE.observer.went_back = True
     within = is_recording() or pytorch.current_graph_task() != -1
-    if within or not (_awaited and _is_awaited()):
+    if within or not _awaited:
         return original(*args, **kwargs)
+    _awaited.clear()  # later passes do not go through these results
     with observed(_PASS):
         return original(*args, **kwargs)

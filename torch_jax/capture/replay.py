@@ -34,7 +34,6 @@ class Replay:
     def __init__(self, observer: Observer, left: LeftBehind, backward: Any = None):
         self.graph = graph = observer.graphs[0]  # of the observed call
         self.left, self.backward = left, backward
-        # numbers of optimizers that steps have read before any scheduler moved on
         self.read = observer.optimizers.read
         self.calls, self._due = 1, 2  # so far, and at the next audit
         self._tape, self._generators = observer.tape, observer.draws.end()
@@ -45,8 +44,7 @@ class Replay:
         self.guards = Guards(observer, left)
         self._program = graph.program
         self._places = {node: at for at, node in enumerate(self._program.outputs)}
-        errors = [(message, kind) for _, message, kind in observer.checks]
-        self._checks = list(zip(self._places_of(left.flags), errors, strict=True))
+        self._checks = [(self._places[flag.index], *error) for flag, *error in observer.checks]
         self._new = self._places_of(left.new)
         self._residuals = self._places_of(backward.residuals if backward else ())
         self._others = [one for one in graph.sources if not isinstance(one, OfStorage)]
@@ -103,7 +101,7 @@ class Replay:
             self.gradients.drop()
             raise
         if self._checks and policies.checks_indices():
-            raise_failed_checks((outputs[at], *error) for at, error in self._checks)
+            raise_failed_checks((outputs[at], *error) for at, *error in self._checks)
         if self.backward is None:
             return self.left.result.build(call)
         residuals = [outputs[at] for at in self._residuals]

@@ -2,8 +2,7 @@
 
 A step of an optimizer has a host side that XLA cannot run: a learning rate is read and multiplied,
 a scheduler moves on. Both happen once and are written down while a call is observed; a later call
-plays the tape first. Its numbers then become inputs of the program, so that none of them is baked
-into it.
+plays the tape first, and its numbers are inputs of the program.
 
 Where Python itself needs a number – ``if weight_decay != 0`` – the outcome is written down too. A
 later call with another outcome raises :class:`Changed`, and is recorded.
