@@ -8,7 +8,7 @@ with CPU tensors, write into them, or look at their values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -48,13 +48,13 @@ class Host:
         # storages that the call has made, by their id: whether each call makes the same of them
         self._made: dict[int, tuple[Any, bool]] = {}
 
-    def operator(self, func: Any, args: tuple, kwargs: dict[str, Any], on_device: Callable) -> Any:
+    def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run an operator that takes or makes CPU tensors."""
         leaves, form = trees.flatten((args, kwargs))
         if _crosses(func, leaves, kwargs):
             moved = [self.to_device(leaf) if is_host(leaf) else leaf for leaf in leaves]
             args, kwargs = trees.unflatten(form, moved)
-            return on_device(func, args, kwargs)
+            return self._observer.on_device(func, args, kwargs)
         operands = [leaf for leaf in leaves if is_host(leaf)]
         if func is ITEM:
             self._refuse_value(operands[0])

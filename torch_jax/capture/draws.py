@@ -24,12 +24,6 @@ class Later(NamedTuple):
     steps: int  # how many draws come before this one in a call
 
 
-class OnTape(NamedTuple):
-    """Key words that a generator of the CPU seeds, in a slot of the tape."""
-
-    slot: int
-
-
 class _Drawn:
     """One generator: where the call finds it, and how it leaves it."""
 
@@ -53,7 +47,8 @@ class Draws:
     def __init__(self, observer: Any) -> None:
         self._observer, self._tape = observer, observer.tape
         self._generators: dict[int, _Drawn] = {}
-        self._sources: dict[bytes, Any] = {}
+        # of key words: ``Later``, or the slot of the tape with those of a generator of the CPU
+        self._sources: dict[bytes, Later | int] = {}
         # states that were given out, and by which generator: whether each is fixed
         self._states: dict[tuple[int, bytes], bool] = {}
 
@@ -77,7 +72,7 @@ class Draws:
         """Note key words that a generator of the CPU has seeded; each call asks it again."""
         slot = self._tape.constant(generator)
         slot = self._tape.record(generators.words_from, (slot,), words, needed=True)
-        self._sources[words.tobytes()] = OnTape(slot)
+        self._sources[words.tobytes()] = slot
 
     def seeded(self, generator: Any) -> None:
         """Note that the function seeds a generator."""
@@ -158,8 +153,8 @@ class Numbers:
         if self._words:
             integers = integers.copy()
             for at, drawn in self._words:
-                if isinstance(drawn, OnTape):
-                    integers[at : at + 4] = env[drawn.slot]
+                if type(drawn) is int:
+                    integers[at : at + 4] = env[drawn]
                 else:
                     seed, offset = drawn_from[drawn.at]
                     integers[at : at + 4] = generators.words(seed, offset + drawn.steps)

@@ -106,7 +106,11 @@ def jit(function: Any = None, **options: Any) -> Any:
     if function is None:
         return functools.partial(jit, **options)
     if isinstance(function, torch.nn.Module):
-        return _jit_module(function, options)
+        compiled: Jitted[..., Any] = Jitted(function._call_impl, **options)
+        name = compiled.history.name = type(function).__name__
+        compiled.history.now = compiled.history.now._replace(name=name)
+        function._compiled_call_impl = compiled  # a slot that PyTorch does not save
+        return function
     return Jitted(function, **options)
 
 
@@ -122,15 +126,6 @@ def lower(function: Any, *args: Any, **kwargs: Any) -> Lowered:
     """
     call = function._call_impl if isinstance(function, torch.nn.Module) else function
     return Jitted(call).lower(*args, **kwargs)
-
-
-def _jit_module(module: Any, options: dict[str, Any]) -> Any:
-    """Compile a module's call in place; PyTorch leaves the slot out when it saves the module."""
-    compiled: Jitted[..., Any] = Jitted(module._call_impl, **options)
-    name = compiled.history.name = type(module).__name__
-    compiled.history.now = compiled.history.now._replace(name=name)
-    module._compiled_call_impl = compiled
-    return module
 
 
 _KEPT = "_torch_jax_jit"  # the attribute of an object with what is compiled for its methods

@@ -111,18 +111,14 @@ def _gradients(observer: Observer, results: Results) -> tuple[list, list, list]:
         owner = observer.owner(tensor)
         known.place = owner if type(owner) is int else None
         was_read = observer.optimizers.was_read(before)
-        if before is after and not known.reset:
-            if was_read:
-                moving.append((owner, before))
-            elif before is None:  # or the call has let go of it before it took the tensor
-                without.append(owner)
-            continue
-        known.reset |= before is not None
-        if was_read and before is not None:
+        if was_read:
             moving.append((owner, before))
-            known.reset = False  # it is read, and must not be let go of before the call
-        elif not known.reset:
+        elif before is None and not known.reset:
             without.append(owner)
+        if before is after and not known.reset:
+            continue
+        # what is read must not be let go of before the call
+        known.reset = not was_read and (known.reset or before is not None)
         changed.append((known, None if after is None else results.of(after)))
     return changed, without, moving
 

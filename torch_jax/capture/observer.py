@@ -118,7 +118,7 @@ class Observer(Listener):
         if _brings_to_host(func, args, kwargs, tensors):
             raise _looks_at(args[-1] if func is not ITEM else args[0])
         if any(map(is_host, tensors)) or (not tensors and _is_of_host(kwargs)):
-            return self.host.operator(func, args, kwargs, self.on_device)
+            return self.host.operator(func, args, kwargs)
         return self.on_device(func, args, kwargs)
 
     def on_device(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -55,7 +55,7 @@ class Optimizers:
     def __init__(self, observer: Any):
         self.observer = observer
         self.gradients: dict[int, Gradient] = {}
-        self.stepped: list[Any] = []
+        self._stepped: dict[int, Any] = {}  # optimizers, by id
         self.read: dict[Read, float | None] = {}  # by steps, before any scheduler moved on
         self._numbers: dict[Read, float | None] = {}  # as steps and schedulers have left them
         self._running: list[_Step] = []
@@ -86,8 +86,7 @@ class Optimizers:
             gradient = self.note_gradient(tensor)
             gradient.passed |= gradient.before is tensor.grad is None and not gradient.reset
         keep_steps_on_device(optimizer)
-        if not any(optimizer is known for known in self.stepped):
-            self.stepped.append(optimizer)
+        self._stepped[id(optimizer)] = optimizer
         if any(optimizer is step.optimizer for step in self._running):
             self._running.append(_Step(optimizer, [], set()))  # a step that calls its super's
             return
@@ -183,7 +182,7 @@ class Optimizers:
     def world(self) -> list[tuple[Any, Any, Any]]:
         """Return what the steps relied on: dict, key and value of what must be the same object."""
         found: list[tuple[Any, Any, Any]] = []
-        for optimizer in self.stepped:
+        for optimizer in self._stepped.values():
             for group in optimizer.param_groups:
                 found += [
                     (group, k, v) for k, v in group.items() if not _holds_numbers(optimizer, k, v)
@@ -197,7 +196,7 @@ class Optimizers:
 
     def lists(self) -> list[list]:
         """Return the lists of groups and of parameters that were stepped through."""
-        groups = [optimizer.param_groups for optimizer in self.stepped]
+        groups = [optimizer.param_groups for optimizer in self._stepped.values()]
         return groups + [group["params"] for each in groups for group in each]
 
 
