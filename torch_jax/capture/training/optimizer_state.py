@@ -55,7 +55,7 @@ def move_counts(optimizer: Any) -> None:
 
 def _move_counts_of(parameter: torch.Tensor, state: dict) -> None:
     for key in ("step", "mu_product", "eta", "mu"):
-        if isinstance(state.get(key), torch.Tensor) and is_host(state[key]):
+        if is_host(state.get(key)):
             state[key] = state[key].to(parameter.device)
             if ACTIVE.observer is not None:
                 ACTIVE.observer.takes_over(state[key])
@@ -88,25 +88,3 @@ def saved(dicts: Iterable[dict]) -> Callable[[], None]:
             one.update(entries)
 
     return restore
-
-
-class Entries:
-    """Remember an optimizer's groups and states, to find what a step sets, and to put it back."""
-
-    def __init__(self, optimizer: Any):
-        self._optimizer = optimizer
-        self._before = {id(one): dict(one) for one in self._dicts()}
-        self.restore = saved([optimizer.state, *self._dicts()])
-
-    def _dicts(self) -> list[dict]:
-        return [*self._optimizer.param_groups, *self._optimizer.state.values()]
-
-    def set_by_step(self) -> str | None:
-        """Return the key of an entry that is another object now, or new and no tensor."""
-        for one in self._dicts():
-            known = self._before.get(id(one), {})
-            for key, value in one.items():
-                is_new_tensor = key not in known and isinstance(value, torch.Tensor)
-                if not is_new_tensor and value is not known.get(key, one):
-                    return key
-        return None

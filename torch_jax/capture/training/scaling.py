@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.capture.training.optimizer_state import Entries, keep_steps_on_device
+from torch_jax.capture.training.optimizer_state import keep_steps_on_device, saved
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, around
 from torch_jax.core.tracers import NotTraceableError
@@ -43,12 +43,13 @@ def _maybe_opt_step(original: Any, scaler: Any, optimizer: Any, state: Any, *arg
     keep_steps_on_device(optimizer)  # as a step does, before its entries are looked at
     storages = observer.storages.all()  # they stay, and with them their ids
     before = {id(memory): memory.array for memory in storages}
-    entries = Entries(optimizer)
+    entries = {id(one): dict(one) for one in _dicts_of(optimizer)}
+    restore = saved([optimizer.state, *_dicts_of(optimizer)])
     observer.makes_state, made_before = False, observer.makes_state
     result = optimizer.step(*args, **kwargs)
-    why = _why_not_skipped(optimizer, entries.set_by_step(), observer.makes_state)
+    why = _why_not_skipped(optimizer, _set_by_step(optimizer, entries), observer.makes_state)
     if why is not None:
-        entries.restore()
+        restore()
         for memory in storages:
             memory.array = before[id(memory)]
         raise NotTraceableError(why)
@@ -57,6 +58,21 @@ def _maybe_opt_step(original: Any, scaler: Any, optimizer: Any, state: Any, *arg
     before = {id(one.storage): one.old() for one in observer.storages.met} | before
     observer.choose([sum(found) == 0], before)
     return result
+
+
+def _dicts_of(optimizer: Any) -> list[dict]:
+    return [*optimizer.param_groups, *optimizer.state.values()]
+
+
+def _set_by_step(optimizer: Any, before: dict[int, dict]) -> str | None:
+    """Return the key of an entry that is another object now, or new and no tensor."""
+    for one in _dicts_of(optimizer):
+        known = before.get(id(one), {})
+        for key, value in one.items():
+            is_new_tensor = key not in known and isinstance(value, torch.Tensor)
+            if not is_new_tensor and value is not known.get(key, one):
+                return key
+    return None
 
 
 def _why_not_skipped(optimizer: Any, key: str | None, makes_state: bool) -> str | None:
