@@ -28,6 +28,12 @@ def is_host(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 
+def goes_to(kwargs: dict[str, Any], kind: str) -> bool:
+    """Return whether an operator is given a device of a kind."""
+    device = kwargs.get("device")
+    return device is not None and device.type == kind
+
+
 class OfHost(NamedTuple):
     """A CPU tensor that later calls take to the device."""
 
@@ -122,6 +128,5 @@ class Host:
 def _crosses(func: Any, leaves: list[Any], kwargs: dict[str, Any]) -> bool:
     """Return whether an operator takes CPU tensors to the device."""
     if func is _TO_COPY:
-        device = kwargs.get("device")
-        return device is not None and device.type == "jax"
+        return goes_to(kwargs, "jax")
     return any(map(is_jax_tensor, leaves))

@@ -112,10 +112,8 @@ class History(Listener):
         self._alike += 1
         if self._alike != CALLS_BEFORE_HINT:
             return
-        python, step = (
-            seconds / CALLS_BEFORE_HINT * 1e3
-            for seconds in (self._python, time.perf_counter() - self._first)
-        )
+        python = self._python / CALLS_BEFORE_HINT * 1e3
+        step = (time.perf_counter() - self._first) / CALLS_BEFORE_HINT * 1e3
         if python >= SHARE_WORTH_A_HINT * step:
             hint = (
                 f"{self._alike} calls, one graph; Python takes {python:.2f} of {step:.2f} ms: "

@@ -18,7 +18,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from torch_jax._private import dynamo, pytorch
-from torch_jax.capture.cpu_tensors import ITEM, Host, is_host
+from torch_jax.capture.cpu_tensors import ITEM, Host, goes_to, is_host
 from torch_jax.capture.draws import Draws
 from torch_jax.capture.storages import OfResult, Storages, outline
 from torch_jax.capture.tape import Tape
@@ -117,7 +117,8 @@ class Observer(Listener):
         tensors = list(tensors_in((args, kwargs)))
         if _brings_to_host(func, args, kwargs, tensors):
             raise _looks_at(args[-1] if func is not ITEM else args[0])
-        if any(map(is_host, tensors)) or (not tensors and _is_of_host(kwargs)):
+        makes_on_host = kwargs.get("device") is None or goes_to(kwargs, "cpu")
+        if any(map(is_host, tensors)) or (not tensors and makes_on_host):
             return self.host.operator(func, args, kwargs)
         return self.on_device(func, args, kwargs)
 
@@ -255,20 +256,11 @@ def _newest_node() -> int:
         return torch.empty(0, requires_grad=True).clone().grad_fn._sequence_nr()  # type: ignore[union-attr]
 
 
-def _is_of_host(kwargs: dict[str, Any]) -> bool:
-    device = kwargs.get("device")
-    return device is None or device.type == "cpu"
-
-
 def _brings_to_host(func: Callable, args: tuple, kwargs: dict, tensors: list) -> bool:
     """Return whether an operator brings a value of the device to the host."""
     if not any(map(is_jax, tensors)):
         return False
-    if func is ITEM:
-        return True
-    device = kwargs.get("device")
-    to_cpu = device is not None and device.type == "cpu"
-    return func in _TO_HOST and (to_cpu or is_host(args[0]))
+    return func is ITEM or (func in _TO_HOST and (goes_to(kwargs, "cpu") or is_host(args[0])))
 
 
 def _looks_at(tensor: torch.Tensor) -> Exception:

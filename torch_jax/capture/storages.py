@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -60,7 +59,8 @@ class Storages:
             for at, t in own.items()
         }
         self._at: dict[int, int] = {}  # in ``met``, by the id of the storage
-        self._made: dict[int, weakref.ref] = {}  # by the id of the storage
+        # by the id of the storage
+        self._made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._sources: dict[int, tuple[Any, Any]] = {}  # by the id of the array
 
     def makes(self, tensor: torch.Tensor) -> None:
@@ -68,12 +68,11 @@ class Storages:
         errors.refuse_sparse(tensor)
         memory = tensor.untyped_storage()
         if is_jax_storage(memory) and id(memory) not in self._at:
-            self._made[id(memory)] = weakref.ref(memory)
+            self._made[id(memory)] = memory
 
     def is_made(self, memory: Any) -> bool:
         """Return whether the call has made a storage."""
-        known = self._made.get(id(memory))
-        return known is not None and known() is memory
+        return self._made.get(id(memory)) is memory
 
     def disown(self, memory: Any) -> None:
         """Take a storage that the call has made for an older one, which later calls find."""
@@ -109,22 +108,16 @@ class Storages:
         known, source = self._sources.get(id(array), (None, None))
         return source if known is not None and known() is array else Fixed(array)
 
-    def _alive(self) -> Iterator[Any]:
-        """Yield the storages that the call has made, and that still exist."""
-        alive = (reference() for reference in self._made.values())
-        return (one for one in alive if one is not None)
-
     def all(self) -> list[Any]:
         """Return the storages that the call has met or made, and that still exist."""
-        return [*(one.storage for one in self.met), *self._alive()]
+        return [*(one.storage for one in self.met), *self._made.values()]
 
     def strays(self, known: set[int]) -> list[Any]:
         """Return computed storages that outlive the call, other than those ``known`` by id."""
 
         def found() -> list[Any]:
-            return [
-                one for one in self._alive() if id(one) not in known and type(one.array) is Node
-            ]
+            made = list(self._made.values())
+            return [one for one in made if id(one) not in known and type(one.array) is Node]
 
         if found():
             gc.collect()  # reference cycles may hold some
