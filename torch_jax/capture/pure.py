@@ -109,24 +109,19 @@ class Pure:
         seconds, programs = time.perf_counter() - start, compilations.here().minus(before)
         self.history.note_observed(reason, found.replay, seconds, programs)
         refusal = found.refusal
-        if refusal is not None and refusal.is_of_first and self._forgives(call.key):
-            return found.result  # it may have filled a cache
-        if refusal is not None:
+        if refusal is None:
+            if found.replay is not None and keeps:
+                self._keep(call.key, found.replay)
+        elif not (refusal.is_of_first and self._forgives(call.key)):  # it may have filled a cache
             self.give_up(f"{self.history.name} cannot skip its Python: {refusal.why}")
-        elif found.replay is not None and keeps:
-            self._keep(call.key, found.replay)
         return found.result
 
     def _observed(self, call: SortedCall) -> Observed:
-        world = keys.world()
         before = {at: memory_of(call.leaves[at]) for at in call.parts}
         with call.by_value() as own:
             found = observe(self._function, call, own)
             outside = {at for at in own if _is_reached(call, at, found.result)}
             at_home = {at for at in own if call.parts[at].is_set_to(own[at])}
-        if keys.world() != world and found.refusal is None:
-            refusal = Refusal("it leaves a mode or a setting other than it was")
-            found = found._replace(refusal=refusal)
         for at, old in before.items():
             if memory_of(call.leaves[at]) is not old:
                 outside.add(at)
@@ -189,7 +184,7 @@ def observe(
     ``own`` are tensors that see the memories of the call's parts, by place.
     """
     leaves = [call.parts.get(at, leaf) for at, leaf in enumerate(call.leaves)]
-    observer = Observer(leaves, own)
+    observer, world = Observer(leaves, own), keys.world()
     torch.clear_autocast_cache()  # it has casts of parameters, which later calls have to make again
     with observed(observer):
         with observer.watching():
@@ -203,6 +198,8 @@ def observe(
         left = describe(observer, result)
         observer.is_over = True
     raise_failed_checks((flag.get(), *error) for flag, *error in observer.checks)
+    if keys.world() != world:
+        observer.refuse("it leaves a mode or a setting other than it was")
     replay = _replay(observer, left)
     observer.leaves = []
     return Observed(result[0], replay, observer.refusal)
