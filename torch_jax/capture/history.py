@@ -65,7 +65,8 @@ class Explanation(NamedTuple):
         lines += [f"  {note}" for note in self.notes]
         return f"{self.name}: " + ("\n  ".join(lines) or "not called yet")
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class History(Listener):

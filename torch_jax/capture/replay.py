@@ -44,7 +44,9 @@ class Replay:
         self.guards = Guards(observer, left)
         self._program = graph.program
         self._places = {node: at for at, node in enumerate(self._program.outputs)}
-        self._checks = [(self._places[flag.index], *error) for flag, *error in observer.checks]
+        self._checks = [
+            (self._places[flag.index], text, kind) for flag, text, kind in observer.checks
+        ]
         self._new = self._places_of(left.new)
         self._residuals = self._places_of(backward.residuals if backward else ())
         self._others = [one for one in graph.sources if not isinstance(one, OfStorage)]
@@ -101,7 +103,7 @@ class Replay:
             self.gradients.drop()
             raise
         if self._checks and policies.checks_indices():
-            raise_failed_checks((outputs[at], *error) for at, *error in self._checks)
+            raise_failed_checks((outputs[at], text, kind) for at, text, kind in self._checks)
         if self.backward is None:
             return self.left.result.build(call)
         residuals = [outputs[at] for at in self._residuals]
