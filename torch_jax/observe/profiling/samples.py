@@ -36,7 +36,7 @@ _TABLE = (
     ("tracing", _TORCH_JAX, ("graphs/backend.py",)),
     ("tracing", _TORCH, ("_dynamo/", "_functorch/")),
     ("guards of jit", _TORCH_JAX, ("capture/guards.py", "capture/arguments.py", "capture/keys.py")),
-    ("launching", _TORCH_JAX, ("memory/lending.py", "capture/launch.py", "graphs/executable.py")),
+    ("launching", _TORCH_JAX, ("memory/lending.py", "graphs/executable.py")),
     ("recording", _TORCH_JAX, ("recorded/recorder.py", "recorded/path.py", "recorded/program.py")),
     ("results of jit", _TORCH_JAX, ("capture/replay.py", "capture/gradients.py")),
     ("operators, eager", _TORCH_JAX, ("eager/", "dispatch/", "memory/")),
