@@ -28,6 +28,15 @@ DRAWS = {
     "normal": lambda x: torch.normal(1.0, 2.0, x.shape, device=x.device),
     "dropout": lambda x: torch.nn.functional.dropout(x.fill_(1.5), 0.4),
     "transposed": lambda x: x.transpose(0, -1).uniform_(),
+    "like_transposed": lambda x: torch.rand_like(x.transpose(0, -1)),
+    "bernoulli_transposed": lambda x: torch.bernoulli(x.fill_(0.4).transpose(0, -1)),
+    "dropout_transposed": lambda x: torch.nn.functional.dropout(x.fill_(1.5).transpose(0, -1), 0.4),
+    "dropout_spread": lambda x: torch.nn.functional.dropout(
+        x[:1].fill_(2).expand(3, *x.shape), 0.4
+    ),
+    "contiguous": lambda x: torch.rand_like(
+        x.transpose(0, -1), memory_format=torch.contiguous_format
+    ),
     "complex": lambda x: torch.rand(x.shape, dtype=torch.complex64, device=x.device),
 }
 SHAPES = [(5, 7), (2, 3, 37), (0, 4), (32,)]

@@ -23,17 +23,19 @@ from torch_jax.memory.generators import default_generator
 from torch_jax.memory.shared import Elsewhere, is_here, seen, taken
 
 Call = Callable[..., Any]
-_PLAIN = (None, torch.preserve_format, torch.contiguous_format)
+_PRESERVING = (None, torch.preserve_format)
 
 
 def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
     """Return the kernel of an overload whose results have the shape of the argument ``like``."""
     at = sig.names.index(like)
+    # dropout, and what takes a memory format, give results with the strides of their input
+    keeps_strides = bool(sig.writes) or not {"memory_format", "train"}.isdisjoint(sig.by_name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = args[at] if at < len(args) else kwargs.get(like)
         shape: Any = given.shape if isinstance(given, torch.Tensor) else given
-        if not _is_longer_drawn(given, shape, kwargs):
+        if not _is_longer_drawn(given, shape, kwargs, keeps_strides):
             return by_xla(*args, **kwargs)
         try:
             flat = _flat(given)
@@ -48,10 +50,10 @@ def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
             return by_xla(*args, **kwargs)  # its errors name the user's own shape
         if sig.writes:
             assert isinstance(given, torch.Tensor)
-            return torch.ops.aten.copy_.default(given, _beginning(result, shape))
+            return torch.ops.aten.copy_.default(given, _beginning(result, given))
         if isinstance(result, tuple):
-            return tuple(_beginning(one, shape) for one in result)
-        return _beginning(result, shape)
+            return tuple(_beginning(one, given) for one in result)
+        return _beginning(result, given)
 
     return call
 
@@ -81,14 +83,15 @@ def _taken(value: Any) -> Any:
     return taken(value.clone()) if isinstance(value, torch.Tensor) else value
 
 
-def _is_longer_drawn(given: Any, shape: Any, kwargs: dict[str, Any]) -> bool:
+def _is_longer_drawn(given: Any, shape: Any, kwargs: dict[str, Any], keeps_strides: bool) -> bool:
     """Return whether a call is drawn as the beginning of a longer vector."""
     if not is_here() or not jax.config.values["jax_threefry_partitionable"]:
         return False
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     if isinstance(given, torch.Tensor):
         dtype = kwargs.get("dtype") or given.dtype
-        if not given.is_contiguous() or kwargs.get("memory_format") not in _PLAIN:
+        keeps_strides = keeps_strides and kwargs.get("memory_format") in _PRESERVING
+        if not keeps_strides and not given.is_contiguous():
             return False
     count = math.prod(shape)
     return count > 0 and length_for(count) != count and not dtype.is_complex
@@ -103,8 +106,14 @@ def _flat(given: Any) -> Any:
     return taken(flat)
 
 
-def _beginning(vector: torch.Tensor, shape: Any) -> torch.Tensor:
-    return taken(seen(vector)[: math.prod(shape)].clone().view(shape))
+def _beginning(vector: torch.Tensor, like: Any) -> torch.Tensor:
+    """Return the first elements of a vector as a tensor of a size, or with another's strides."""
+    found = seen(vector)
+    if isinstance(like, torch.Tensor):
+        result = torch.empty_like(seen(like), dtype=found.dtype)
+    else:
+        result = torch.empty(like, dtype=found.dtype, device="cpu")
+    return taken(result.copy_(found[: result.numel()].view(result.shape)))
 
 
 def length_for(count: int) -> int:
