@@ -29,11 +29,7 @@ def _model(device, dropout=0.0):
     return torch.nn.Sequential(*layers).to(device)
 
 
-def _losses(device, wrap, runs=6, dropout=0.0):
-    model = _model(device, dropout)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    x, y = torch.randn(5, 4).to(device), torch.arange(5).to(device) % 3
-
+def _step(model, optimizer):
     def step(x, y):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y)
@@ -41,7 +37,13 @@ def _losses(device, wrap, runs=6, dropout=0.0):
         optimizer.step()
         return loss.detach()
 
-    step = wrap(step)
+    return step
+
+
+def _losses(device, wrap, runs=6, dropout=0.0):
+    model = _model(device, dropout)
+    x, y = torch.randn(5, 4).to(device), torch.arange(5).to(device) % 3
+    step = wrap(_step(model, torch.optim.AdamW(model.parameters(), lr=0.1)))
     torch.manual_seed(1)
     return [step(x, y).item() for _ in range(runs)]
 
@@ -82,16 +84,7 @@ def test_what_comes_once_is_never_compiled(caplog):
 def test_what_comes_once_is_never_traced():
     """A training step of sizes that change each time takes as long as PyTorch's kernels do."""
     model = _model("jax")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    @torch_jax.jit
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
+    step = torch_jax.jit(_step(model, torch.optim.SGD(model.parameters(), lr=0.1)))
     traced = mock.Mock(wraps=bodies._traced)
     with mock.patch.object(bodies, "_traced", traced):
         for n in range(3, 12):
@@ -132,7 +125,7 @@ def test_memory_is_free_as_early_as_eagerly():
 
 
 def test_a_graph_that_leaves_a_known_one():
-    """What was written down by then is computed first, and the rest operator by operator."""
+    """It computes first all that is written down by then, and the rest operator by operator."""
 
     def step(x, cosine):
         y = x.sin()

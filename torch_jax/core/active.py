@@ -8,8 +8,8 @@ run by itself would ask the device or the host.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -107,3 +107,13 @@ def begin_threads_by(begin: Callable[[], Any]) -> None:
 def tracer() -> Tracer | None:
     """Return the tracer of this thread, None in eager mode. Hot paths ask ``ACTIVE`` themselves."""
     return ACTIVE.tracer
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Run the operators of a block at once, also while this thread records."""
+    recorder, ACTIVE.recorder = ACTIVE.recorder, None
+    try:
+        yield
+    finally:
+        ACTIVE.recorder = recorder

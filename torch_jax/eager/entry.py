@@ -277,7 +277,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         error,
         placed=placed,
         words=key_slot.slot if lowering.random else None,
-        makes=not lowering.random and (foreseen is None or _makes(op)),
+        makes=not (lowering.random or written) and (foreseen is None or _makes(op)),
         is_foreseen=foreseen is not None,
     )
 

@@ -17,7 +17,7 @@ import jax
 import torch
 
 from torch_jax.budgets import ELEMENTS_OF_A_BUCKET
-from torch_jax.core.active import ACTIVE
+from torch_jax.core.active import unrecorded
 from torch_jax.eager.signature import Signature
 from torch_jax.memory.generators import default_generator
 from torch_jax.memory.shared import Elsewhere, is_here, seen, taken
@@ -64,12 +64,9 @@ def on_cpu(sig: Signature, served: Call) -> Call:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         kwargs |= drawn
-        recorder, ACTIVE.recorder = ACTIVE.recorder, None
-        try:
+        with unrecorded():
             given = list(map(_taken, args))
             result = served(*given, **{name: _taken(value) for name, value in kwargs.items()})
-        finally:
-            ACTIVE.recorder = recorder
         for name, old, new in zip(sig.names, args, given, strict=False):
             if name in sig.writes:
                 old.copy_(seen(new))

@@ -33,7 +33,7 @@ from torch_jax.core import (
     progress,
     tracers,
 )
-from torch_jax.core.active import ACTIVE
+from torch_jax.core.active import ACTIVE, unrecorded
 from torch_jax.core.node import NotRecordable, Refused
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
@@ -213,11 +213,8 @@ class Kernel:
                 memory_of(tensor)  # which is computed now
         if absent.is_chosen():
             absent.refuse(errors.describe_call(self.op, args, kwargs))
-        recorder, ACTIVE.recorder = ACTIVE.recorder, None
-        try:
+        with unrecorded():
             return self.served(*args, **kwargs)
-        finally:
-            ACTIVE.recorder = recorder
 
     def _run(self, entry: Entry, signature: tuple, memories: list, args, kwargs) -> Any:
         entry.uses += 1

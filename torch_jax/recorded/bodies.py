@@ -15,7 +15,7 @@ from torch_jax._private import jax_core
 from torch_jax._private.jaxprs import core
 from torch_jax.compiler import options
 from torch_jax.core import signals
-from torch_jax.core.active import ACTIVE
+from torch_jax.core.active import unrecorded
 from torch_jax.core.node import Node, NotRecordable
 from torch_jax.core.x64 import x64
 from torch_jax.eager.entry import leaves
@@ -160,16 +160,11 @@ def _knowing(jitted: Any, starts: dict[int, np.ndarray]) -> Any:
 
 def _traced(run: Any, avals: tuple[Any, ...]) -> Any:
     """Return the jaxpr of a function for operands like these."""
-    recorder, ACTIVE.recorder = ACTIVE.recorder, None
-    try:
-        with x64():
-            forms = [
-                jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-                for aval in avals
-            ]
-            return jax.make_jaxpr(run)(*forms)
-    finally:
-        ACTIVE.recorder = recorder
+    forms = [
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals
+    ]
+    with unrecorded(), x64():
+        return jax.make_jaxpr(run)(*forms)
 
 
 def _outs(closed: Any) -> tuple[Out, ...]:

@@ -162,12 +162,12 @@ class Recording:
         state.runs += 1
         # where values are looked at Python decides by them, and may never come this way again
         if not state.programs:
-            if state.runs < max(self._first_compiled() - 1, 1 + self._is_early):
+            if state.runs < max(self.first_compiled() - 1, 1 + self._is_early):
                 return None
         program, is_new = program_for(state, nodes, given[2], not self.recorder.is_patient)
         if is_new:
             report = functools.partial(COUNTS.compiled, explain(state, program))
-            if self._first_compiled() > 1:
+            if self.first_compiled() > 1:
                 program.compile_aside(state.runs + 1, given, report)
             else:
                 report(program.compile(given))
@@ -179,7 +179,7 @@ class Recording:
         program.wait()
         return program
 
-    def _first_compiled(self) -> int:
+    def first_compiled(self) -> int:
         """Return the first run of a graph that is compiled: 1 where single operators would be."""
         listener = self.recorder.listener
         if listener is not None and listener.needs_program:
@@ -354,7 +354,7 @@ class Recorder:
                 _moving.add(entry.serial)
                 return self.record(op, entry, memories)
             child = _step(op, entry, memories, state, step)
-            if self._runs_new():
+            if self._runs_new(recording):
                 recording.catch_up()
         if recording.runs_at_once:
             return self._now(op, entry, memories, recording, child)
@@ -384,12 +384,11 @@ class Recorder:
                 recording.log.append(written)
         return is_current
 
-    def _runs_new(self) -> bool:
+    def _runs_new(self, recording: Recording) -> bool:
         """Return whether an operator runs at once where it is written down for the first time."""
-        listener = self.listener
-        is_looked_at = listener is not None and (listener.takes_checks or listener.needs_program)
-        is_late = config.get("compiled_from_run") > 2
-        return compile_nothing() and is_late and not (is_looked_at or absent.is_chosen())
+        takes_checks = self.listener is not None and self.listener.takes_checks
+        is_late = recording.first_compiled() > 2
+        return is_late and compile_nothing() and not (takes_checks or absent.is_chosen())
 
     def _now(
         self, op: Any, entry: Any, memories: Any, recording: Recording, child: State
