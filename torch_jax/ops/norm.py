@@ -37,10 +37,11 @@ def _moments(x: jax.Array, axes: Sequence[int]) -> tuple[jax.Array, jax.Array]:
 def _statistics_dtype(input: jax.Array, *parameters: jax.Array | None) -> Any:
     """Return the dtype of the CPU's moments, also by a half type's float32 parameters."""
     refuse("normalization", input.dtype, "bool int complex")
-    others = {p.dtype for p in parameters if p is not None and p.dtype != input.dtype}
-    if others and (input.dtype not in HALVES or others != {np.dtype(np.float32)}):
-        raise ValueError(f"parameters of {others} do not go with an input of {input.dtype}")
-    return others.pop() if others else input.dtype
+    dtypes = {p.dtype for p in parameters if p is not None} or {input.dtype}
+    float32 = {np.dtype(np.float32)} if input.dtype in HALVES else None
+    if dtypes not in ({input.dtype}, float32):
+        raise ValueError(f"parameters of {dtypes} do not go with an input of {input.dtype}")
+    return dtypes.pop()
 
 
 def _saved_mean(mean: jax.Array, x: jax.Array, axes: Sequence[int]) -> jax.Array:
