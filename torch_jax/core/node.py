@@ -68,13 +68,5 @@ class Integers(NamedTuple):
     is_list: bool
 
 
-class Refused(Exception):
-    """A kernel of PyTorch's has refused an operator that is recorded, by an ``error``."""
-
-    def __init__(self, error: Exception):
-        super().__init__(error)
-        self.error = error
-
-
 class NotRecordable(Exception):
     """An operator has to run at once: it is in a trace of the user's, or cannot be traced."""

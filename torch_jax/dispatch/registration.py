@@ -95,7 +95,6 @@ def _own_operators() -> Any:
         library.impl(name, serve, "PrivateUse1")
     for key in ("Conjugate", "Negative"):  # copy_ has resolved such views
         library.impl("write_", torch.library.fallthrough_kernel, key)
-    library.impl("copy", _form_of_copy, "Meta")
     # of named values, on any device: :func:`torch_jax.checkpoint_policy`
     library.impl("checkpoint_name", lambda self, name: self.clone(), "CompositeExplicitAutograd")
     torch.library.register_autograd(
@@ -103,10 +102,6 @@ def _own_operators() -> Any:
     )
     _define_call_jax(library)
     return library
-
-
-def _form_of_copy(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(self.shape, dtype=dtype, device="meta")
 
 
 def _define_call_jax(library: Any) -> None:

@@ -159,11 +159,6 @@ def _failed(error: Exception, op: Any, by_xla: Call, args: tuple, kwargs: dict[s
     """Call by XLA where the CPU has no kernel for a dtype; else raise the CPU's error."""
     if is_elsewhere(error):
         return by_xla(*args, **kwargs)
-    raise explained(error, op, args, kwargs) from error
-
-
-def explained(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
-    """Return a kernel's error with the call in its message."""
     if "can't allocate memory" in str(error):
-        return errors.from_jax(error, op, args, kwargs)
-    return cpu_error.described(error, op, args, kwargs)
+        raise errors.from_jax(error, op, args, kwargs) from error
+    raise cpu_error.described(error, op, args, kwargs) from error

@@ -23,7 +23,7 @@ from torch_jax.compiler import compiled
 from torch_jax.compiler.compiled import Compiled, Untraced
 from torch_jax.core import errors, policies
 from torch_jax.core.active import ACTIVE
-from torch_jax.eager.meta import Output, Value
+from torch_jax.eager.meta import Output
 from torch_jax.eager.signature import (
     DROP,
     DTYPE,
@@ -40,6 +40,12 @@ from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
 from torch_jax.ops.precision import precisions_are
 from torch_jax.ops.registry import InOrder, Leading, Lowering
+
+
+class Value(NamedTuple):
+    """A Python value that an operator returns, such as the bool of ``aten.equal``."""
+
+    value: Any
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,7 +68,6 @@ class Entry:
     maker: Any = None  # for recordings: makes new arrays of nothing; False: there are operands
     words: int | None = None  # the slot of a random operator's draw
     makes: bool = False  # new arrays, perhaps of nothing: its trace says whether there are operands
-    is_foreseen: bool = False  # ``outputs`` are known before the trace
 
     def __hash__(self) -> int:
         return id(self)
@@ -217,15 +222,11 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         for name in lowering.contiguous
     }
     strides = {f"{name}_strides": placed[name].stride for name in lowering.strided}
-    concrete, in_order = (
-        by(**by_parameter(by, placed)) if callable(by) else by
-        for by in (lowering.concrete, lowering.in_order)
-    )
+    concrete = lowering.concrete
+    if callable(concrete):
+        concrete = concrete(**by_parameter(concrete, placed))
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
     values_of = _reader(placed) if concrete else _in_trace
-    chosen = concrete or in_order or lowering.strided
-    foreseen = None if chosen else _foreseen(op, placed, inferred or [])
-    outputs += foreseen or ()
     if not lowering.uniform:
         for view in targets:
             view.refuse_repetition()
@@ -277,35 +278,16 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         error,
         placed=placed,
         words=key_slot.slot if lowering.random else None,
-        makes=not (lowering.random or written) and (foreseen is None or _makes(op)),
-        is_foreseen=foreseen is not None,
+        makes=not (lowering.random or written) and _makes(op),
     )
 
 
 def _makes(op: Any) -> bool:
-    """Return whether an operator takes no tensors, or takes their forms alone by its name."""
+    """Return whether an operator may make new arrays of numbers and forms alone."""
     name = op._opname
     takes_tensors = any("Tensor" in str(argument.type) for argument in op._schema.arguments)
-    return not takes_tensors or name.endswith("_like") or name.startswith("new_")
-
-
-def _foreseen(op: Any, placed: dict[str, Any], specs: list[Any]) -> list[Any] | None:
-    """Return the outputs of a meta function as they will be; None where it has not said all.
-
-    Meta functions also give the gradients that an argument like ``output_mask`` leaves out.
-    """
-    returns = [one for one in op._schema.returns if one.alias_info is None]
-    if len(specs) != len(returns):
-        return None
-    are_tensors = all(
-        isinstance(spec, Output | Value | list) or "Tensor" in str(one.real_type)
-        for one, spec in zip(returns, specs, strict=True)
-    )
-    if not are_tensors:
-        return None
-    masks = [a.name for a in op._schema.arguments if str(a.type) == "List[bool]"]
-    wanted = itertools.chain(placed[masks[0]] if masks else (), itertools.repeat(True))
-    return [spec if next(wanted) else None for spec in specs]
+    by_name = name.endswith("_like") or name.startswith("new_")
+    return not takes_tensors or by_name or op.namespace != "aten"
 
 
 def _label(op: Any) -> str:
@@ -333,7 +315,7 @@ def _in_trace(memories: list[Any]) -> _Values:
 
 def _reader(placed: dict[str, Any]) -> Callable[[list[Any]], _Values]:
     """Return a reader for a function outside ``jax.jit``: one compiled program reads the views."""
-    views = [v for v in leaves(placed.values()) if isinstance(v, View)]
+    views = [v for v in _leaves(placed.values()) if isinstance(v, View)]
 
     def read(*memories):
         return [view.read(list(memories)) for view in views]
@@ -351,11 +333,10 @@ def _reader(placed: dict[str, Any]) -> Callable[[list[Any]], _Values]:
     return values_of
 
 
-def leaves(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield values, those in lists too."""
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
     for value in values:
         if isinstance(value, list):
-            yield from leaves(value)
+            yield from _leaves(value)
         else:
             yield value
 
@@ -438,7 +419,7 @@ def emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
         return [emit(r, s, arrays, op) for r, s in zip(result, specs, strict=True)]
     if not hasattr(result, "dtype"):
         return Value(result)
-    if spec is None or isinstance(spec, Value):
+    if spec is None:
         arrays.append(_on_device(result))
         stride = geometry.row_major(result.shape) if 0 in result.shape else None
         return Output(result.shape, stride, dtypes.to_torch(result.dtype))

@@ -34,7 +34,7 @@ from torch_jax.core import (
     tracers,
 )
 from torch_jax.core.active import ACTIVE, unrecorded
-from torch_jax.core.node import NotRecordable, Refused
+from torch_jax.core.node import NotRecordable
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
 from torch_jax.eager import (
@@ -95,6 +95,8 @@ class Kernel:
     def _make_call(self) -> Callable[..., Any]:
         """Return the function for the dispatcher, as a closure over locals."""
         call = self._writing() if self.signature.writes else self._functional()
+        if self.lowering.random:
+            call = self._drawing(call)
         return likes.kernel(self.op, call) if self.op._opname.endswith("_like") else call
 
     def _functional(self) -> Callable[..., Any]:
@@ -123,6 +125,16 @@ class Kernel:
         unroll = unrolled.binary if positional[1:2] == (TENSOR,) else unrolled.unary
         return unroll(self, launch, call, sees_conj)
 
+    def _drawing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a random operator, which draws once also where it runs amid a recording."""
+
+        def drawing(*args: Any, **kwargs: Any) -> Any:
+            recorder = ACTIVE.recorder if ACTIVE.tracer is None else None
+            at_once = recorder is not None and recorder.recording.at_once
+            return self._now(args, kwargs) if at_once else call(*args, **kwargs)
+
+        return drawing
+
     def _launch(self) -> Callable[..., Any]:
         """Return the function that runs a call whose key and memories are known.
 
@@ -150,8 +162,13 @@ class Kernel:
         self, signature: tuple, memories: Any, args: tuple, kwargs: dict, storages=(), slots=None
     ) -> Any:
         """Run a call that is recorded or traced, writes, is the first of its kind, or not hot."""
-        records = ACTIVE.recorder is not None and ACTIVE.tracer is None
-        entry, run = self.cache.get(signature), self._recorded if records else self._run
+        recorder = ACTIVE.recorder if ACTIVE.tracer is None else None
+        records, entry = recorder is not None, self.cache.get(signature)
+        if records and (entry is None or recorder.least or recorder.recording.at_once):
+            is_new = entry is None and not self.lowering.random
+            if recorder.runs_at_once(self.op, args, kwargs, is_new):
+                return self._now(args, kwargs)
+        run = self._recorded if records else self._run
         if entry is None:
             entry = self._compile(signature, args, kwargs, slots)
             run = run if records else progress.operator(self.op.name())(run)
@@ -194,8 +211,6 @@ class Kernel:
             arrays = list(ACTIVE.recorder.record(self.op, entry, memories))
             entry.uses += 1
             return arrays
-        except Refused as error:
-            raise by_torch.explained(error.error, self.op, args, kwargs) from error.error
         except NotRecordable as error:
             if absent.is_chosen():
                 cause = error.__cause__
@@ -213,6 +228,10 @@ class Kernel:
                 memory_of(tensor)  # which is computed now
         if absent.is_chosen():
             absent.refuse(errors.describe_call(self.op, args, kwargs))
+        return self._now(args, kwargs)
+
+    def _now(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run a call as one that is not recorded."""
         with unrecorded():
             return self.served(*args, **kwargs)
 

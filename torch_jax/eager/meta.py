@@ -25,18 +25,6 @@ class Output(NamedTuple):
     stride: tuple[int, ...] | None
     dtype: torch.dtype
 
-    def memory(self) -> tuple[int, ...]:
-        """Return the shape of the tensor's memory: its sizes in the order of their strides."""
-        if self.stride is None or 0 in self.size:
-            return self.size
-        return tuple(self.size[at] for at in geometry.memory_order(self.size, self.stride) or ())
-
-
-class Value(NamedTuple):
-    """A Python value that an operator returns, such as the bool of ``aten.equal``."""
-
-    value: Any
-
 
 def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
     """Return outputs by PyTorch's meta function; None without one.
@@ -134,7 +122,7 @@ def _spec(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_spec(v) for v in value]
     if not isinstance(value, torch.Tensor):
-        return None if value is None else Value(value)
+        return None
     size, stride = tuple(value.shape), value.stride()
     plain = geometry.is_row_major(size, stride) or geometry.memory_order(size, stride) is None
     return Output(size, None if plain and 0 not in size else stride, value.dtype)

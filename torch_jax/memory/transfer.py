@@ -102,6 +102,8 @@ def on_host(array: jax.Array) -> np.ndarray:
         raise tracers.needs_value_on_host(array)
     if ACTIVE.observer is not None:
         ACTIVE.observer.looks()
+    if ACTIVE.recorder is not None:
+        ACTIVE.recorder.look()
     if type(array) is Absent:
         return absent.elements(array)
     forks.refuse()

@@ -159,18 +159,7 @@ def _refuse(input, weight, bias, stride, padding, dilation, transposed, output_p
         raise ValueError(f"expected bias to have {outputs} elements, but got {bias.shape}")
 
 
-def _is_double_volume(input):
-    """Return whether no library convolves an input in channels_last_3d."""
-    return input.ndim == 5 and input.dtype == np.float64
-
-
-@op(
-    "convolution",
-    "convolution_overrideable",
-    channels_last=("input", "weight"),
-    in_order=_is_double_volume,
-    products=True,
-)
+@op("convolution", "convolution_overrideable", channels_last=("input", "weight"), products=True)
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     """Correlate, or transpose that; half types add the bias before they are rounded."""
     n = input.ndim - 2
@@ -186,7 +175,8 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
         out = _correlate(input, weight, geometry, opmath(input.dtype))
     out = out if bias is None else out + bias.astype(out.dtype).reshape(-1, *[1] * n)
     out = out.astype(input.dtype)  # the overrideable one has no meta function for it
-    return InOrder(out, tuple(range(5))) if _is_double_volume(input) else out
+    # no library convolves float64 in channels_last_3d
+    return InOrder(out, tuple(range(5))) if (n, out.dtype) == (3, np.float64) else out
 
 
 def _gradients(grad_output, input, weight, geometry, transposed, output_mask):

@@ -12,7 +12,7 @@ from torch_jax.ops.promotion import opmath
 from torch_jax.ops.registry import InOrder, op
 
 
-@op("im2col", in_order=True)
+@op("im2col")
 def im2col(self, kernel_size, dilation, padding, stride):
     """Return every window of (..., C, H, W) as a column: (..., C * kernel, L)."""
     *batch, channels, height, width = self.shape

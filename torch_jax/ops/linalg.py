@@ -304,7 +304,7 @@ def _eig(x: jax.Array, vectors: bool) -> list[jax.Array]:
     return jax.pure_callback(by_numpy, shapes[: 1 + vectors], x, vmap_method="broadcast_all")
 
 
-@op("linalg_eig", in_order=True)
+@op("linalg_eig")
 def linalg_eig(self):
     values, vectors = _eig(self, vectors=True)
     return values, vectors if self.size == 0 else column_major(vectors)
@@ -337,7 +337,7 @@ def svd(x: jax.Array, full_matrices: bool = True, compute_uv: bool = True) -> An
     return (vectors[0], s, vectors[1]) if compute_uv else s
 
 
-@op("_linalg_svd", in_order=True)
+@op("_linalg_svd")
 def linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None):
     m, n = A.shape[-2:]
     if A.size == 0:

@@ -40,7 +40,7 @@ def _spread(grad: Any, loss_size: int, reduction: int) -> Any:
 # Elementwise losses of (self, target), and their derivatives with respect to self.
 
 
-def _of_difference(name: str, loss: Any, slope: Any, meta: Any) -> None:
+def _of_difference(name: str, loss: Any, slope: Any, meta: bool) -> None:
     """Enter a loss of ``self - target`` and its gradient; ``slope`` is the derivative."""
 
     @op(name)
@@ -72,14 +72,10 @@ def _huber(x, delta=1.0):
     return jnp.where(z <= delta, 0.5 * z * z, delta * (z - 0.5 * delta))
 
 
-def _has_elements(self):
-    """Return whether a meta function knows the gradient: some divide by the number of elements."""
-    return 0 not in self.shape
-
-
-_of_difference("mse_loss", jnp.square, lambda x: 2 * x, meta=_has_elements)
+# PyTorch's meta functions of two gradients divide by the number of elements, or zero.
+_of_difference("mse_loss", jnp.square, lambda x: 2 * x, meta=False)
 _of_difference("smooth_l1_loss", _smooth_l1, _smooth_l1_slope, meta=True)
-_of_difference("huber_loss", _huber, lambda x, d: jnp.clip(x, -d, d), meta=_has_elements)
+_of_difference("huber_loss", _huber, lambda x, d: jnp.clip(x, -d, d), meta=False)
 
 
 @op("soft_margin_loss")
@@ -178,12 +174,8 @@ def _nll_weights(self, target, weight, ignore_index) -> tuple[jax.Array, jax.Arr
     return index, jnp.where(used, weight.astype(dtype)[index], 0)
 
 
-def _has_long_target(target):
-    """Return whether PyTorch's meta function takes the target: the CPU takes uint8, too."""
-    return target.dtype == jnp.int64
-
-
-@op("nll_loss_forward", "nll_loss2d_forward", check=_target_in_range, meta=_has_long_target)
+# PyTorch's meta functions refuse targets of uint8, which the CPU takes.
+@op("nll_loss_forward", "nll_loss2d_forward", check=_target_in_range, meta=False)
 def nll_loss_forward(self, target, weight, reduction, ignore_index):
     """Return the loss and the sum of the weights; the sum is zero where nothing is reduced."""
     _refuse(self, target, weight)
@@ -199,7 +191,7 @@ def nll_loss_forward(self, target, weight, reduction, ignore_index):
     return loss.astype(self.dtype), total.astype(self.dtype)
 
 
-@op("nll_loss_backward", "nll_loss2d_backward", meta=_has_long_target)
+@op("nll_loss_backward", "nll_loss2d_backward", meta=False)
 def nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index, total_weight):
     axis = _class_axis(self)
     index, w = _nll_weights(self, target, weight, ignore_index)

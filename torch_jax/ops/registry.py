@@ -61,8 +61,6 @@ class Lowering(NamedTuple):
         function takes ``<name>_is_contiguous``, a bool, for each.
       strided: names of tensor arguments by whose strides the outputs' are chosen; the function
         takes ``<name>_strides`` for each.
-      in_order: the function may return :class:`InOrder`; so may one with ``strided``. Or a
-        predicate of the arguments by name, as for ``concrete``.
       channels_last: names of tensor arguments of which one in channels_last strides makes the
         outputs so too (PyTorch's meta functions do not, for convolutions).
       uniform: writes one value everywhere, so that elements it writes may share memory.
@@ -88,7 +86,6 @@ class Lowering(NamedTuple):
     check: Callable[..., Any] | None = None
     contiguous: tuple[str, ...] = ()
     strided: tuple[str, ...] = ()
-    in_order: bool | Callable[..., bool] = False
     channels_last: tuple[str, ...] = ()
     uniform: bool = False
     integers: frozenset[str] = frozenset()

@@ -6,7 +6,7 @@ from torch_jax.ops.promotion import convert
 from torch_jax.ops.registry import op
 
 
-@op("torch_jax::copy")
+@op("torch_jax::copy", meta=False)
 def copy(self, dtype):
     """Return a copy in a dtype; the executor reads ``self`` out of its memory."""
     return convert(self, dtype)

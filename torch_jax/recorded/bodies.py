@@ -18,10 +18,7 @@ from torch_jax.core import signals
 from torch_jax.core.active import unrecorded
 from torch_jax.core.node import Node, NotRecordable
 from torch_jax.core.x64 import x64
-from torch_jax.eager.entry import leaves
-from torch_jax.eager.meta import Output
-from torch_jax.memory import dtypes, windows
-from torch_jax.recorded.one_by_one import compile_nothing
+from torch_jax.memory import windows
 from torch_jax.recorded.path import Constant, Step
 
 
@@ -29,7 +26,6 @@ class Part:
     """Some results of an entry by themselves: an entry of its own, too, for recordings."""
 
     maker, slots, check, simple, key, on_host = False, (), (), False, (), None
-    is_foreseen = False
 
     def __init__(self, closed: Any, outputs: Iterable[int]):
         """Take the jaxpr of the entry, and the numbers of the results."""
@@ -60,9 +56,8 @@ class Body:
 
     @functools.cached_property
     def outs(self) -> tuple[Out, ...]:
-        """The results, foreseen where a new graph runs by PyTorch's kernels: it needs no trace."""
-        is_foreseen = self._entry.is_foreseen and compile_nothing()
-        return _foreseen(self._entry, self._avals) if is_foreseen else _outs(self.jaxpr)
+        """The results."""
+        return _outs(self.jaxpr)
 
     @functools.cached_property
     def _traced(self) -> Any:
@@ -83,11 +78,6 @@ class Body:
         if self._entry.check:  # which the trace has filled
             count = len(closed.out_avals) - 1
             closed = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
-        outs = _outs(closed)
-        foreseen = vars(self).setdefault("outs", outs)
-        if [one[1:] for one in outs] != [one[1:] for one in foreseen]:
-            name = self._entry.run.plain.__name__
-            raise RuntimeError(f"{name} gives {outs}, not {foreseen}: a fault of torch_jax")
         return closed
 
     @functools.cached_property
@@ -169,11 +159,3 @@ def _traced(run: Any, avals: tuple[Any, ...]) -> Any:
 
 def _outs(closed: Any) -> tuple[Out, ...]:
     return tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
-
-
-def _foreseen(entry: Any, avals: tuple[Any, ...]) -> tuple[Out, ...]:
-    """Return the forms of an entry's new arrays, and of those that it writes."""
-    outputs = [one for one in leaves(entry.outputs) if isinstance(one, Output)]
-    new = [jax.core.ShapedArray(one.memory(), dtypes.to_jax(one.dtype)) for one in outputs]
-    written = [jax.core.ShapedArray(avals[at].shape, avals[at].dtype) for at in entry.slots]
-    return tuple((aval, aval.shape, aval.dtype) for aval in (*new, *written))

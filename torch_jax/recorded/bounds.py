@@ -2,8 +2,9 @@
 
 A check of indices looks at values, and would run what is recorded. But the indices that ``sort``,
 ``topk``, ``argmax`` or ``arange`` give cannot be out of range for any data: interval
-arithmetic over the jaxprs that made them proves it, once for a graph. What it cannot prove is
-checked with values.
+arithmetic over the jaxprs that made them proves it, once for a graph. On the CPU it is asked again
+at each call, with the least and the greatest of the arrays that the graph is given: labels that a
+step cuts out of its batch. What it cannot prove is checked with values.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from torch_jax._private.jaxprs import called_once, core
-from torch_jax.recorded.path import Constant, Result, State
+from torch_jax.recorded.path import Constant, Given, Result, State
 
 # The least and the greatest of an array's elements; None for what are no integers.
 Interval = tuple[int, int] | None
@@ -25,38 +26,39 @@ Interval = tuple[int, int] | None
 _BOTH = (0, 1)
 
 
-def is_proven(state: State, check: Any, sources: Sequence[Any]) -> bool:
-    """Return whether the check of an operator that comes after ``state`` holds for all data."""
-    given = check.of(sources)
-    known = _known(state, {source.at for source in given if isinstance(source, Result)})
-    return _results(check.jaxpr, given, known) == [(1, 1)]
+class Check:
+    """The check of an operator's indices, and the operators of the graph that have made these."""
+
+    def __init__(self, state: State, part: Any, sources: Sequence[Any]):
+        """Take the ``part`` of an operator after ``state`` that checks, and all its operands."""
+        self.part, self._sources = part, part.of(sources)
+        wanted = {source.at for source in self._sources if isinstance(source, Result)}
+        making = []
+        for one in state.way():
+            first = one.before.nodes if one.before else 0
+            if one.step is not None and wanted.intersection(range(first, one.nodes)):
+                making.append((first, one.step))
+                wanted.update(_integer_results(one.step))
+        self._making = making[::-1]
+
+    def holds(self, arrays: Sequence[Any] | None = None) -> bool:
+        """Return whether it holds for these arrays of the graph, by their least and greatest.
+
+        A program of the check would run what is recorded, and be compiled for each shape. Without
+        arrays: whether it holds for any.
+        """
+        known: dict[int, Interval] = {}
+        for first, step in self._making:
+            found = _results(step.body.jaxpr, step.sources, known, arrays)
+            known.update(enumerate(found, first))
+        return _results(self.part.jaxpr, self._sources, known, arrays) == [(1, 1)]
 
 
-def holds(check: Any, values: Sequence[Any]) -> bool:
-    """Return whether the least and the greatest of the indices show that a check holds.
-
-    A program of the check would be compiled for each shape.
-    """
-    return intervals(check.jaxpr, [_of_value(value) for value in values]) == [(1, 1)]
-
-
-def _known(state: State, wanted: set[int]) -> dict[int, Interval]:
-    """Return the intervals of some results, by their numbers."""
-    making = []
-    for one in state.way():
-        first = one.before.nodes if one.before else 0
-        if one.step is not None and wanted.intersection(range(first, one.nodes)):
-            making.append((first, one.step))
-            wanted.update(_integer_results(one.step))
-    known: dict[int, Interval] = {}
-    for first, step in reversed(making):
-        known.update(enumerate(_results(step.body.jaxpr, step.sources, known), first))
-    return known
-
-
-def _results(jaxpr: Any, sources: Sequence[Any], known: dict[int, Interval]) -> list[Interval]:
+def _results(
+    jaxpr: Any, sources: Sequence[Any], known: dict[int, Interval], arrays: Sequence[Any] | None
+) -> list[Interval]:
     pairs = zip(sources, jaxpr.in_avals, strict=True)
-    return intervals(jaxpr, [_operand(source, aval, known) for source, aval in pairs])
+    return intervals(jaxpr, [_operand(source, aval, known, arrays) for source, aval in pairs])
 
 
 def _integer_results(step: Any) -> Iterable[int]:
@@ -66,9 +68,11 @@ def _integer_results(step: Any) -> Iterable[int]:
             yield source.at
 
 
-def _operand(source: Any, aval: Any, known: dict[int, Interval]) -> Interval:
+def _operand(source: Any, aval: Any, known: dict[int, Interval], arrays: Any) -> Interval:
     if isinstance(source, Result):
         return known.get(source.at, _whole(aval))
+    if isinstance(source, Given) and arrays is not None:
+        return _of_value(arrays[source.at]) if _whole(aval) else None
     return _of_value(source.value) if isinstance(source, Constant) else _whole(aval)
 
 

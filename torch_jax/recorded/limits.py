@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from torch_jax import config
-from torch_jax.recorded.path import ROOT, State
+from torch_jax.recorded.path import MET, ROOT, State
 
 _programs: OrderedDict[Any, State] = OrderedDict()  # and their graphs, the latest run last
 _cutting = threading.Lock()
@@ -38,6 +38,7 @@ def forget() -> None:
     """Forget all paths and programs."""
     with _cutting:
         ROOT.after.clear()
+        MET.clear()
         _programs.clear()
         State.count = 1
 

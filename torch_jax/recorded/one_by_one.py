@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch_jax._private import jax_core, pytorch
 from torch_jax.core import absent
 from torch_jax.core.absent import Absent
-from torch_jax.core.node import Node, Refused
+from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, sharding, shared, transfer, windows
 from torch_jax.recorded.path import Constant, Given, Moving, Number, Result, Step, Words
@@ -85,29 +85,6 @@ def _dying(steps: Sequence[Step], wanted: frozenset[int]) -> list[list[int]]:
         if at not in wanted:
             dying[number].append(at)
     return dying
-
-
-@pytorch.kernels_alone()
-def run_now(step: Step, memories: Sequence[Any], check: Callable[[], None]) -> list[Any]:
-    """Run an operator that is written down for the first time; return its results.
-
-    Args:
-      step: the operator.
-      memories: of its operands, all of which have been computed.
-      check: raises where an index is out of range; called if PyTorch has no kernel.
-
-    Raises:
-      Refused: PyTorch's kernel has raised an error.
-    """
-    given = [m.array if isinstance(m, Node) else windows.operand(m) for m in memories]
-    try:
-        found = _by_torch(step, given, [])
-    except Exception as error:
-        raise Refused(error) from error
-    if found is None:
-        check()
-        found = _by_xla(step, given)
-    return list(map(_as_array, found))
 
 
 def _by_xla(step: Step, memories: list[Any]) -> list[Any]:

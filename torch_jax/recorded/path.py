@@ -95,8 +95,8 @@ class State:
     """A point of the tree: one sequence of operators, of which ``step`` is the last."""
 
     __slots__ = (
-        "after", "before", "check", "given", "is_traced", "may_collect", "nodes", "number",
-        "operators", "programs", "runs", "step",
+        "after", "before", "check", "given", "may_collect", "nodes", "number", "operators",
+        "programs", "runs", "step",
     )  # fmt: skip
     count: ClassVar[int] = 0  # how many have been made, less those that were cut off
 
@@ -110,8 +110,7 @@ class State:
             self.operators += 1
         self.after: dict[Hashable, State] = {}  # those that one more operator leads to, by its key
         self.programs: list[Any] = []  # compiled for the graph that ends here
-        self.is_traced = False  # the operator, which happens when it comes a second time
-        self.check: Any = None  # of its indices, if its trace needs one
+        self.check: Any = None  # of the operator's indices, if it needs one
         self.runs = 0  # how often a recording has ended here
         self.number = 0  # of the graph, in the order of compilation
         self.may_collect = True  # garbage, which makes results live, for the graph
@@ -130,6 +129,8 @@ class State:
 
 
 ROOT = State(None, None)
+# Operators that have run at once, with the forms of their arguments: hashes.
+MET: set[int] = set()
 
 
 class Step(NamedTuple):

@@ -6,20 +6,20 @@ and get nodes (:class:`torch_jax.core.node.Node`) for the arrays to come. A reco
 the elements of one of its nodes are asked for, at the end of a block, and when it has grown too
 long; results that are unreachable by then are not computed.
 
-Where PyTorch's kernels run new graphs, an operator that no recording had at its place before runs
-when it is called, and is written down all the same; so do those behind it.
+Where PyTorch's kernels run new graphs, an operator that is called for the first time with such
+operands runs at once, and so do all behind it in this recording: nothing is written down of them.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 
 from torch_jax import config
 from torch_jax.budgets import PLACES_REMEMBERED
@@ -35,8 +35,8 @@ from torch_jax.recorded.bodies import body_of
 from torch_jax.recorded.elsewhere import OPEN
 from torch_jax.recorded.explained import explain
 from torch_jax.recorded.metrics import COUNTS
-from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_now, run_one_by_one
-from torch_jax.recorded.path import LEAF, MOVING, NUMBERS, ROOT, WORDS, State, Step, source_of
+from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_one_by_one
+from torch_jax.recorded.path import LEAF, MET, MOVING, NUMBERS, ROOT, WORDS, State, Step, source_of
 from torch_jax.recorded.program import ARRAYS, Numbered, Program, keep, live, program_for
 
 _MADE_OF = frozenset((*NUMBERS, complex))
@@ -58,11 +58,15 @@ class Recording:
         # the results, and the Python numbers and the arrays that this run is given.
         self.log: list[tuple[State, tuple, list, tuple]] = [(ROOT, (), [], ())]
         self.leaves: dict[int, int] = {}  # the codes of arrays in keys, by their id
-        self.runs_at_once = False  # whether operators run when they are called, from here on
-        self.computed: list[weakref.ref[Node]] = []  # before the recording is over
+        self.at_once = 0  # operators that ran when they were called; all do behind the first
         self._error: Exception | None = None
         self._running = threading.RLock()
-        self._is_over = self._is_early = False
+        self._is_over = self._is_early = self._is_beginning = False
+
+    @property
+    def operators(self) -> int:
+        """Return how many operators were called."""
+        return self.log[-1][0].operators + self.at_once
 
     def run(self, is_early: bool = True) -> None:
         """Run what was written down; XLA's error is raised where a node is asked for.
@@ -84,39 +88,17 @@ class Recording:
 
     def _run(self) -> None:
         state, nodes, numbers, arrays = self.written_down()
-        if not state.operators:
+        if not self.operators:
             return
-        COUNTS.ran(state.operators)
-        if self.runs_at_once:
-            self._end(state)
-        elif live(nodes):
+        COUNTS.ran(self.operators)
+        if live(nodes):
             self._compute(state, nodes, numbers, arrays)
         limits.cut()
 
-    def catch_up(self) -> None:
-        """Run what was written down; from here on operators run when they are called."""
-        with self._running:
-            if self._is_over or self.runs_at_once:
-                return
-            state, nodes, numbers, arrays = self.written_down()
-            wanted = live(nodes)
-            try:
-                found = run_one_by_one(state.steps(), (*by_kind(numbers), arrays), wanted)
-            except RuntimeError as error:
-                raise _translated(error, state) from error
-            for at, array in zip(wanted, found, strict=True):
-                nodes[at].array = array
-            self.computed = [weakref.ref(nodes[at]) for at in wanted]
-            self.runs_at_once = True
-            self.log = [(state, (), [], tuple(arrays))]
-
-    def _end(self, state: State) -> None:
-        """Hear of a run whose operators have run when they were called."""
-        state.runs += 1
-        if self.recorder.listener is not None:
-            self.recorder.listener.before(state, [], [])
-        for node in filter(None, (one() for one in self.computed)):
-            node.recording = None
+    def end_before_new(self) -> None:
+        """Run what was written down, one by one: it is the beginning of a new graph."""
+        self._is_beginning = True
+        self.run(is_early=False)
 
     def written_down(self) -> tuple[State, list[Node], list[Any], list[Any]]:
         """Return the graph so far: its state, the nodes of its results, its numbers and arrays."""
@@ -151,7 +133,7 @@ class Recording:
         except (RuntimeError, ValueError) as error:
             if isinstance(error, ValueError) and not errors.is_deleted(error):
                 raise
-            self._error = _translated(error, state)
+            self._error = errors.translate(error, f"in {state.operators} recorded operators")
 
     def _program(self, state: State, nodes: list, given: Numbered) -> Program | None:
         """Return the program of a graph; None if its operators are to run one by one.
@@ -159,6 +141,8 @@ class Recording:
         It is compiled on another thread in the run before the first that takes it. That run is
         fixed beforehand, so that results are no matter of a thread's speed.
         """
+        if self._is_beginning:
+            return None
         state.runs += 1
         # where values are looked at Python decides by them, and may never come this way again
         if not state.programs:
@@ -215,11 +199,6 @@ class Recording:
             program.own(arrays)
         _settle(nodes, program.outputs, program(floats, integers, arrays, wanted))
         self._is_over = True
-
-
-def _translated(error: Exception, state: State) -> Exception:
-    """Return the error of a graph's operators as PyTorch's type for it."""
-    return errors.translate(error, f"in {state.operators} recorded operators")
 
 
 def by_kind(numbers: list[Any]) -> tuple[list[float], list[int]]:
@@ -301,14 +280,39 @@ class Recorder:
         """Run what is written down."""
         self.recording.run(is_early=False)
 
-    def _cut(self, serial: int) -> None:
-        """Run what is written down if an entry that recordings begin with comes again."""
-        operators = self.recording.log[-1][0].operators
-        if operators >= self.least and serial in self._beginnings:
+    def _cut(self, call: int) -> None:
+        """Run what is written down if a call that recordings begin with comes again."""
+        if self.recording.operators >= self.least and call in self._beginnings:
             self.flush()
-            operators = 0
-        if not operators:
-            self._beginnings.add(serial)
+        if not self.recording.operators:
+            self._beginnings.add(call)
+
+    def runs_at_once(self, op: Any, args: tuple, kwargs: dict[str, Any], is_new: bool) -> bool:
+        """Return whether an operator that is called runs at once, and is not written down.
+
+        ``is_new``: it has no entry, so that it may be called for the first time.
+        """
+        call = hash((op, *map(_form, args), *map(_form, kwargs.values())))
+        if self.least:
+            self._cut(call)
+        is_new = is_new and call not in MET
+        if not self.recording.at_once:
+            if not (is_new and self._runs_new()):
+                return False
+            self.recording.end_before_new()
+        if is_new:
+            if len(MET) >= PLACES_REMEMBERED:
+                MET.clear()
+            MET.add(call)
+        self.recording.at_once += 1
+        if self.recording.at_once == self.most:
+            self._full(self)
+        return True
+
+    def look(self) -> None:
+        """Hear that a value is looked at: operators that run at once end there, as others do."""
+        if self.recording.at_once:
+            self.flush()
 
     def record(self, op: Any, entry: Any, memories: list[Any] | tuple) -> Sequence[Any]:
         """Write an operator down: its entry over memories; nodes of all that it gives.
@@ -322,8 +326,6 @@ class Recorder:
             maker = entry.maker = _maker(entry, memories)
         if maker and not any(type(one) is GivenNumber for one in maker.of(memories)):
             return make(entry, maker, memories)
-        if self.least:
-            self._cut(entry.serial)
         recording = self.recording
         leaves = recording.leaves
         key: list[Any] = [entry.serial]
@@ -354,96 +356,46 @@ class Recorder:
                 _moving.add(entry.serial)
                 return self.record(op, entry, memories)
             child = _step(op, entry, memories, state, step)
-            if self._runs_new(recording):
-                recording.catch_up()
-        if recording.runs_at_once:
-            return self._now(op, entry, memories, recording, child)
-        if not child.is_traced:
-            _trace(child)
         check, listener = child.check, self.listener
         if check is not None and (listener is None or not listener.takes_checks):
-            _check(entry, check, memories)
+            arrays = chain.from_iterable(arrays for *_, arrays in recording.log)
+            if not (compile_nothing() and check.holds(list(arrays))):
+                _check(entry, check.part, memories)
             listener = None
         # A list beside the log's tuple: so they count as reachable before tensors hold them, if
         # another thread runs the recording by then.
-        nodes = _nodes(child, recording)
-        if not self._append(recording, (child, tuple(nodes), numbers, ())):
-            return self.record(op, entry, memories)
+        nodes = [
+            Node(aval, shape, dtype, recording, state.nodes + i)
+            for i, (aval, shape, dtype) in enumerate(child.step.body.outs)
+        ]
+        with self.lock:
+            if self.recording is not recording:  # it was run, by the check or by another thread
+                return self.record(op, entry, memories)
+            recording.log.append((child, tuple(nodes), numbers, ()))
         if child.operators == self.most:
             self._full(self)
         if check is not None and listener is not None:
-            (flag,) = self.record(op, check, check.of(memories))
+            (flag,) = self.record(op, check.part, check.part.of(memories))
             listener.check(flag, *entry.check)
         return nodes
 
-    def _append(self, recording: Recording, written: tuple) -> bool:
-        """Append to a recording; False if it was run meanwhile, by a check or by another thread."""
-        with self.lock:
-            is_current = self.recording is recording
-            if is_current:
-                recording.log.append(written)
-        return is_current
-
-    def _runs_new(self, recording: Recording) -> bool:
-        """Return whether an operator runs at once where it is written down for the first time."""
+    def _runs_new(self) -> bool:
+        """Return whether operators run at once where they are called for the first time."""
         takes_checks = self.listener is not None and self.listener.takes_checks
-        is_late = recording.first_compiled() > 2
+        is_late = self.recording.first_compiled() > 2
         return is_late and compile_nothing() and not (takes_checks or absent.is_chosen())
 
-    def _now(
-        self, op: Any, entry: Any, memories: Any, recording: Recording, child: State
-    ) -> Sequence[Any]:
-        """Run the operator that leads to a state, and then write it down.
 
-        Where later runs will look at indices that the recording itself has made, it ends here, too.
-        """
-        if not compile_nothing():  # any more
-            self.flush()
-            return self.record(op, entry, memories)
-        if entry.check is not None and any(_are_indices(one, recording) for one in memories):
-            _trace(child)
-            if child.check is not None:
-                operands(child.check.of(memories))
-                if self.recording is not recording:
-                    return self.record(op, entry, memories)
-        nodes = _nodes(child, recording)
-        check = functools.partial(_check_of, child, memories)
-        for node, array in zip(nodes, run_now(child.step, memories, check), strict=True):
-            node.array = array
-        recording.computed.extend(map(weakref.ref, nodes))
-        if not self._append(recording, (child, (), [], ())):
-            return self.record(op, entry, memories)
-        if child.operators == self.most:
-            self._full(self)
-        return nodes
-
-
-def _nodes(state: State, recording: Recording) -> list[Node]:
-    """Return the results to be of the operator that leads to a state."""
-    outs = state.step.body.outs
-    at = state.nodes - len(outs)
-    return [
-        Node(aval, shape, dtype, recording, at + i) for i, (aval, shape, dtype) in enumerate(outs)
-    ]
-
-
-def _are_indices(memory: Any, recording: Recording) -> bool:
-    """Return whether a memory may be indices that a recording has made."""
-    return type(memory) is Node and memory.recording is recording and memory.dtype.kind in "biu"
-
-
-def _check_of(state: State, memories: Any) -> None:
-    """Raise where an index of the operator that leads to a state is out of range."""
-    _trace(state)
-    if state.check is not None:
-        _check(state.step.entry, state.check, memories)
+def _form(value: Any) -> Any:
+    """Return the form of an argument: it knows shapes and dtypes, and no memory or number."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype
+    return tuple(map(_form, value)) if isinstance(value, list | tuple) else type(value)
 
 
 def _check(entry: Any, check: Any, memories: Any) -> None:
     """Raise where an index is out of range, as the operator does that runs at once."""
     given = operands(check.of(memories))
-    if compile_nothing() and bounds.holds(check, given):
-        return
     with x64(), at_once():
         (fine,) = check.run.call(*given)
     if not transfer.on_host(fine):
@@ -517,16 +469,10 @@ def _are_integers(code: Any) -> bool:
 
 def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State:
     """Make the state that an operator leads to for the first time."""
-    sources = tuple(map(source_of, key[1:], memories))
-    step = Step(entry, sources, body_of(entry, memories), op.name(), tracers.user_line())
-    child = state.after[key] = State(state, step)
+    body, sources = body_of(entry, memories), tuple(map(source_of, key[1:], memories))
+    child = State(state, Step(entry, sources, body, op.name(), tracers.user_line()))
+    if body.check is not None:
+        check = bounds.Check(state, body.check, sources)
+        child.check = None if check.holds() else check
+    state.after[key] = child
     return child
-
-
-def _trace(state: State) -> None:
-    """Have JAX trace the operator that leads to a state, and find its check."""
-    assert state.before is not None
-    check = state.step.body.check
-    if check is None or not bounds.is_proven(state.before, check, state.step.sources):
-        state.check = check
-    state.is_traced = True
