@@ -150,9 +150,10 @@ SETTINGS: dict[str, Setting] = {
         (),
         "From which run on a recorded graph runs as one program, which XLA compiles during the run "
         "before. Until then its operators run one by one: by PyTorch's kernels where JAX computes "
-        "on the CPU, else in fused mode only. So first losses come at once, and a graph that runs "
-        "once is never compiled. 1: a graph is compiled when it is first run, as always "
-        "on accelerators and for jit(pure=True).",
+        "on the CPU, else in fused mode only. From 3 on, operators with operands of new shapes run "
+        "eagerly on the CPU, and are recorded when they come again. So first losses come at once, "
+        "and a graph that runs once is never compiled. 1: a graph is compiled when it is first "
+        "run, as always on accelerators and for jit(pure=True).",
     ),
     "jit_check_every": Setting(
         1000,

@@ -14,6 +14,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import errors
+from torch_jax.core.active import ACTIVE, unrecorded
 from torch_jax.eager import bound, cpu_error
 from torch_jax.eager.signature import TENSORS, Signature
 from torch_jax.eager.stand_ins import STAND_INS
@@ -60,7 +61,10 @@ def _functional(op: Any, by_xla: Call, run: Call) -> Call:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not is_here():
-            return by_xla(*args, **kwargs)
+            if not is_at_once(op, args, kwargs):
+                return by_xla(*args, **kwargs)
+            with unrecorded():
+                return call(*args, **kwargs)
         try:
             given, named = _all_seen(args, kwargs)
         except Elsewhere:
@@ -87,7 +91,10 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not is_here():
-            return by_xla(*args, **kwargs)
+            if not is_at_once(op, args, kwargs):
+                return by_xla(*args, **kwargs)
+            with unrecorded():
+                return call(*args, **kwargs)
         given = dict(zip(sig.names, args, strict=False)) | kwargs
         targets = [given.get(name) for name in sig.writes]
         try:
@@ -106,6 +113,12 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
         return found[0] if len(found) == 1 else tuple(found) if found else None
 
     return call
+
+
+def is_at_once(op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Return whether this thread records, and the recording runs this operator at once."""
+    recorder = ACTIVE.recorder if ACTIVE.tracer is None else None
+    return recorder is not None and recorder.is_at_once(op, args, kwargs)
 
 
 def count_writes(tensors: list[torch.Tensor]) -> None:

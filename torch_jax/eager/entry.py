@@ -283,10 +283,13 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
 
 
 def _makes(op: Any) -> bool:
-    """Return whether an operator may make new arrays of numbers and forms alone."""
+    """Return whether an operator may make new arrays of numbers and forms alone.
+
+    Not so ``ones_like``, with which each backward pass begins: it is a part of the graph.
+    """
     name = op._opname
     takes_tensors = any("Tensor" in str(argument.type) for argument in op._schema.arguments)
-    by_name = name.endswith("_like") or name.startswith("new_")
+    by_name = (name.endswith("_like") and name != "ones_like") or name.startswith("new_")
     return not takes_tensors or by_name or op.namespace != "aten"
 
 

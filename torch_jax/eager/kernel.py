@@ -129,9 +129,9 @@ class Kernel:
         """Return a random operator, which draws once also where it runs amid a recording."""
 
         def drawing(*args: Any, **kwargs: Any) -> Any:
-            recorder = ACTIVE.recorder if ACTIVE.tracer is None else None
-            at_once = recorder is not None and recorder.recording.at_once
-            return self._now(args, kwargs) if at_once else call(*args, **kwargs)
+            if by_torch.is_at_once(self.op, args, kwargs):
+                return self._now(args, kwargs)
+            return call(*args, **kwargs)
 
         return drawing
 
@@ -164,9 +164,10 @@ class Kernel:
         """Run a call that is recorded or traced, writes, is the first of its kind, or not hot."""
         recorder = ACTIVE.recorder if ACTIVE.tracer is None else None
         records, entry = recorder is not None, self.cache.get(signature)
-        if records and (entry is None or recorder.least or recorder.recording.at_once):
-            is_new = entry is None and not self.lowering.random
-            if recorder.runs_at_once(self.op, args, kwargs, is_new):
+        if records and (recorder.recording.at_once or entry is None):
+            begins = entry is None and not self.lowering.random
+            given = self.op, args, kwargs
+            if recorder.is_at_once(*given) or (begins and recorder.is_new(*given)):
                 return self._now(args, kwargs)
         run = self._recorded if records else self._run
         if entry is None:

@@ -287,27 +287,34 @@ class Recorder:
         if not self.recording.operators:
             self._beginnings.add(call)
 
-    def runs_at_once(self, op: Any, args: tuple, kwargs: dict[str, Any], is_new: bool) -> bool:
-        """Return whether an operator that is called runs at once, and is not written down.
-
-        ``is_new``: it has no entry, so that it may be called for the first time.
-        """
-        call = hash((op, *map(_form, args), *map(_form, kwargs.values())))
+    def is_at_once(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+        """Return whether an operator runs at once, since one before it was new."""
+        if not (self.recording.at_once or self.least):
+            return False
+        call = _call(op, args, kwargs)
         if self.least:
             self._cut(call)
-        is_new = is_new and call not in MET
-        if not self.recording.at_once:
-            if not (is_new and self._runs_new()):
-                return False
-            self.recording.end_before_new()
-        if is_new:
-            if len(MET) >= PLACES_REMEMBERED:
-                MET.clear()
-            MET.add(call)
+        if self.recording.at_once:
+            self._passes(call)
+        return self.recording.at_once > 0
+
+    def is_new(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+        """Return whether an operator without an entry runs at once, and all behind it do."""
+        call = _call(op, args, kwargs)
+        if call in MET or not self._runs_new():
+            return False
+        self.recording.end_before_new()
+        self._passes(call)
+        return True
+
+    def _passes(self, call: int) -> None:
+        """Remember an operator that runs at once."""
+        if len(MET) >= PLACES_REMEMBERED:
+            MET.clear()
+        MET.add(call)
         self.recording.at_once += 1
         if self.recording.at_once == self.most:
             self._full(self)
-        return True
 
     def look(self) -> None:
         """Hear that a value is looked at: operators that run at once end there, as others do."""
@@ -384,6 +391,11 @@ class Recorder:
         takes_checks = self.listener is not None and self.listener.takes_checks
         is_late = self.recording.first_compiled() > 2
         return is_late and compile_nothing() and not (takes_checks or absent.is_chosen())
+
+
+def _call(op: Any, args: tuple, kwargs: dict[str, Any]) -> int:
+    """Return the hash of an operator and the forms of its arguments."""
+    return hash((op, *map(_form, args), *map(_form, kwargs.values())))
 
 
 def _form(value: Any) -> Any:
