@@ -19,7 +19,7 @@ from torch_jax.capture.results import Call
 from torch_jax.capture.storages import OfStorage
 from torch_jax.capture.tape import Changed
 from torch_jax.compiler.donation import copy_shared
-from torch_jax.core import errors, policies, signals
+from torch_jax.core import errors, policies
 from torch_jax.core.collection import no_collection
 from torch_jax.core.lent import lent
 from torch_jax.core.tracers import TracedElsewhere, is_traced_elsewhere
@@ -130,8 +130,7 @@ class Replay:
 
         try:
             with x64():
-                return signals.undisturbed(
-                    lending.run,
+                return lending.run(
                     self._sharded if sharding.Use.begun else self._program,
                     arguments,
                     arrays,
