@@ -120,7 +120,7 @@ def traced_modules() -> Iterator[str]:
         frame = frame.f_back
 
 
-def fold_in_graphs(function: Callable[[], Any], guarded: bool = True) -> None:
+def fold_in_graphs(function: Callable[[], Any], guarded: bool) -> None:
     """Let Dynamo, where it is loaded, take a function's result for a constant, and guard it."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     known = sys.modules.get("torch._dynamo.variables.torch")

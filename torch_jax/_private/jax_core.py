@@ -18,19 +18,15 @@ from torch_jax.budgets import ENTRIES_REMEMBERED
 
 
 @functools.cache
-def _trace_state_clean() -> Callable[[], bool]:
+def outside_traces() -> Callable[[], bool]:
+    """Return the function that :func:`is_outside_traces` calls, for hot paths."""
     core = importlib.import_module("jax._src.core")
     return getattr(core, "trace_state_clean", lambda: False)
 
 
 def is_outside_traces() -> bool:
     """Return whether JAX is surely not tracing on this thread (False if unknown)."""
-    return _trace_state_clean()()
-
-
-def outside_traces() -> Callable[[], bool]:
-    """Return the function that :func:`is_outside_traces` calls, for hot paths."""
-    return _trace_state_clean()
+    return outside_traces()()
 
 
 def outside_of_traces() -> Any:

@@ -48,6 +48,7 @@ def _missing(name: str) -> Callable[..., Any]:
 
 
 create_empty_tensor = _lookup("_C._acc.create_empty_tensor")
+set_up_backend = _lookup("utils.backend_registration._setup_privateuseone_for_python_backend")
 reparametrized = _lookup("nn.utils.stateless._reparametrize_module")
 backend_name = _lookup("_C._get_privateuse1_backend_name")
 storage_use_count = getattr(torch._C, "_storage_Use_Count", lambda address: 1 << 30)
@@ -104,30 +105,6 @@ DEVICE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 SPARSE_META_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.SparseMeta"))
-
-
-def setup_python_backend(name: str, module: Any, hook: Any, guard: Any) -> None:
-    """Rename PrivateUse1 to ``name`` and install module, hook and guard for it.
-
-    See ``torch.utils.backend_registration._setup_privateuseone_for_python_backend``.
-    """
-    registration = importlib.import_module("torch.utils.backend_registration")
-    name_ = "_setup_privateuseone_for_python_backend"
-    setup = getattr(registration, name_, _missing(f"torch.utils.backend_registration.{name_}"))
-    setup(rename=name, backend_module=module, hook=hook, device_guard=guard)
-
-
-def with_python_warnings(function: Callable[[], Any]) -> None:
-    """Call ``function``, whose C++ writes its warnings on stderr, so that they are Python's.
-
-    Warnings are Python's wherever a method of tensors has made the call.
-    """
-
-    def call(value: float) -> float:
-        function()
-        return value
-
-    torch.empty(1, device="cpu").apply_(call)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -283,11 +260,11 @@ def call_on_cpu(op: Any, named: dict[str, Any]) -> Any:
 _number = torch.zeros((), device="cpu")
 
 
-def without_warnings(function: Callable[[], Any]) -> Any:
-    """Call a function, and drop its warnings.
+def with_python_warnings(function: Callable[[], Any]) -> Any:
+    """Return the result of ``function``; warnings of its C++ become Python's before this returns.
 
-    PyTorch keeps those of C++ until the last method called from Python returns, which would be the
-    user's: here it is ``apply_``.
+    PyTorch keeps them until the last method called from Python returns, which would be the user's,
+    or writes them on stderr where there is none: here it is ``apply_``.
     """
     results: list[Any] = []
 
@@ -295,10 +272,15 @@ def without_warnings(function: Callable[[], Any]) -> Any:
         results.append(function())
         return number
 
+    _number.apply_(called)
+    return results[0]
+
+
+def without_warnings(function: Callable[[], Any]) -> Any:
+    """Return the result of a function, and drop its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _number.apply_(called)
-    return results[0]
+        return with_python_warnings(function)
 
 
 _script_name = _lookup("jit._builtins._find_builtin")
@@ -316,6 +298,8 @@ def script_as_well(functions: dict[Any, Any]) -> None:
 current_graph_task: Any = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 dispatch_modes = _lookup("_C._len_torch_dispatch_stack")
 function_modes = _lookup("_C._len_torch_function_stack")
+_dispatch_stack = _lookup("utils._python_dispatch._get_current_dispatch_mode_stack")
+_function_stack = _lookup("overrides._get_current_function_mode_stack")
 
 
 def _device_context() -> Any:
@@ -334,17 +318,7 @@ def _sets_device(mode: Any) -> bool:
 
 
 def _open_function_modes() -> list[Any]:
-    return _open_modes(function_modes, "torch.overrides", "_get_current_function_mode_stack")
-
-
-def _open_dispatch_modes() -> list[Any]:
-    module = "torch.utils._python_dispatch"
-    return _open_modes(dispatch_modes, module, "_get_current_dispatch_mode_stack")
-
-
-def _open_modes(count: Callable[[], int], module: str, stack: str) -> list[Any]:
-    """Return the modes of a stack on this thread; nothing is imported where there are none."""
-    return getattr(importlib.import_module(module), stack, list)() if count() else []
+    return _function_stack() if function_modes() else []
 
 
 is_wrapped = _lookup("_C._functorch.is_functorch_wrapped_tensor")
@@ -366,7 +340,7 @@ def is_transformed() -> bool:
     if _functorch_level() is not None or _saved_tensors_hooks(True) is not None:
         return True
     own = "torch_jax."  # modes that only observe
-    modes = (*_open_dispatch_modes(), *_open_function_modes())
+    modes = (*(_dispatch_stack() if dispatch_modes() else ()), *_open_function_modes())
     return any(not _sets_device(m) and not type(m).__module__.startswith(own) for m in modes)
 
 
@@ -387,14 +361,6 @@ def factories() -> set[Callable[..., Any]]:
     """Return the functions that ``torch.set_default_device`` concerns."""
     module = importlib.import_module("torch.utils._device")
     return getattr(module, "_device_constructors", set)()
-
-
-def script_as(wrapper: Any, original: Any) -> None:
-    """Let TorchScript take ``wrapper`` for the built-in function that it wraps."""
-    builtins = importlib.import_module("torch.jit._builtins")
-    name = getattr(builtins, "_find_builtin", lambda function: None)(original)
-    if name is not None and hasattr(builtins, "_register_builtin"):
-        builtins._register_builtin(wrapper, name)
 
 
 def takers_of_devices() -> list[tuple[Any, str]]:
@@ -418,11 +384,14 @@ def set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
 
 
 def versions_kept() -> Any:
-    """Return a context in which writes do not raise versions, where PyTorch has one."""
-    guard = getattr(torch._C, "_ExcludeDispatchKeyGuard", None)
-    if guard is None:
-        return contextlib.nullcontext()
-    return guard(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
+    """Return a context in which writes do not raise versions."""
+    return _exclude_keys(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
+
+
+def holds_checkpoint(writer: Any) -> bool:
+    """Return whether a writer of ``torch.distributed.checkpoint`` is about to write over one."""
+    exists = getattr(writer, "_metadata_exists", None)
+    return exists is not None and exists()
 
 
 def set_scripted(module: Any, name: str, value: Any) -> None:

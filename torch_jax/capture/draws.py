@@ -88,7 +88,7 @@ class Draws:
         self._states[id(generator), _bytes_of(state)] = self._of(generator).is_fixed
         self._observer.host.note_made(state)
 
-    def takes_state(self, generator: Any, state: torch.Tensor) -> None:
+    def put_to(self, generator: Any, state: torch.Tensor) -> None:
         """Note that a generator goes to a state: one of its own in this call, or one that stays."""
         kept = _bytes_of(state)
         fixed = self._states.get((id(generator), kept))

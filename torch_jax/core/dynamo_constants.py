@@ -12,22 +12,19 @@ from typing import Any
 
 from torch_jax._private import dynamo
 
-_questions: list[Callable[[], Any]] = []
-_constants: list[Callable[[], Any]] = []
+_known: dict[Callable[[], Any], bool] = {}  # and whether the answer may change
 
 
-def question(function: Callable[[], Any]) -> Callable[[], Any]:
+def question(function: Callable[[], Any], may_change: bool = True) -> Callable[[], Any]:
     """Make a function without arguments, of this thread's or task's state, known to Dynamo."""
-    _questions.append(function)
-    dynamo.fold_in_graphs(function)
+    _known[function] = may_change
+    dynamo.fold_in_graphs(function, may_change)
     return function
 
 
 def constant(function: Callable[[], Any]) -> Callable[[], Any]:
     """Make a function without arguments, whose answer does not change, known to Dynamo."""
-    _constants.append(function)
-    dynamo.fold_in_graphs(function, guarded=False)
-    return function
+    return question(function, may_change=False)
 
 
 @constant
@@ -38,7 +35,5 @@ def traced_module() -> str:
 
 def tell_dynamo() -> None:
     """Make the functions known, now that Dynamo is imported."""
-    for function in _questions:
-        dynamo.fold_in_graphs(function)
-    for function in _constants:
-        dynamo.fold_in_graphs(function, guarded=False)
+    for function, may_change in _known.items():
+        dynamo.fold_in_graphs(function, may_change)

@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from torch.distributed import checkpoint as dcp
 
-from torch_jax._private import checkpoints
+from torch_jax._private import pytorch
 from torch_jax.budgets import BYTES_READ_AT_ONCE
 
 _SUM = "crc32"
@@ -38,7 +38,7 @@ def write_data(original: Callable[..., Any], writer: Any, plan: Any, planner: An
     Files of a save that fails are removed: the disk may be full.
     """
     prefix = getattr(plan.storage_data, "prefix", None)
-    if prefix is not None and checkpoints.holds_checkpoint(writer):
+    if prefix is not None and pytorch.holds_checkpoint(writer):
         named = dataclasses.replace(plan.storage_data, prefix=f"{prefix}{uuid.uuid4().hex[:8]}_")
         plan = dataclasses.replace(plan, storage_data=named)
     if prefix is None or not isinstance(writer.path, Path):  # some other file system, by fsspec

@@ -77,7 +77,7 @@ def shard(
         _refuse_traced()
         x.data = _moved(x, wanted)
         return x
-    return _constrain(x, wanted) if storage.is_jax(x) else transfer.to_mesh(x.detach(), wanted)
+    return _constrain(x, wanted) if storage.is_jax(x) else transfer.to_device(x.detach(), wanted)
 
 
 def with_sharding_constraint(x: torch.Tensor, spec: Any, mesh: Mesh | None = None) -> torch.Tensor:
@@ -192,7 +192,7 @@ def _moved(tensor: torch.Tensor, wanted: NamedSharding) -> torch.Tensor:
     if tensor.is_meta:
         return deferred.zeros(tensor, wanted)
     if not storage.is_jax(tensor):
-        return transfer.to_mesh(tensor.detach().cpu(), wanted)
+        return transfer.to_device(tensor.detach().cpu(), wanted)
     shape, order = _memory_shape(tensor)
     memory = storage.held_by(tensor)
     if memory.shape != shape:

@@ -41,7 +41,7 @@ def wrapper_of(
     is_module = isinstance(owner, types.ModuleType)
     wrapped.__module__ = owner.__name__ if is_module else owner.__module__
     wrapped.__qualname__ = at[0][1] if is_module else f"{owner.__name__}.{at[0][1]}"
-    pytorch.script_as(wrapped, original)
+    pytorch.script_as_well({original: wrapped})
     STAND_INS[wrapped] = original
     return wrapped
 

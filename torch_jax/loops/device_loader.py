@@ -146,7 +146,7 @@ def sharder(mesh: Any, spec: Any) -> Move:
             return _joined(tensor, mesh, spec)
         wanted = sharding.fitting(mesh, spec, tensor.shape)
         if tensor.device.type == "cpu":
-            return transfer.to_mesh(tensor.detach(), wanted)
+            return transfer.to_device(tensor.detach(), wanted)
         array = sharding.as_wanted(transfer.value_of(_to_device(tensor)), wanted)
         return storage.wrap(array, tensor.dtype)
 

@@ -52,10 +52,8 @@ class JaxGenerator(pytorch.CpuGenerator):
         self._lock = threading.Lock()
         self._seed, self._offset = 67280421310721, 0
         _known[self._cdata] = self
-        if (trace := tracer()) is not None:
-            trace.seeded(self)
-        if ACTIVE.observer is not None:
-            ACTIVE.observer.draws.seeded(self)
+        for watcher in _watchers():
+            watcher.seeded(self)
         return self
 
     @property
@@ -72,16 +70,14 @@ class JaxGenerator(pytorch.CpuGenerator):
             raise RuntimeError(f"manual_seed expected a long, but got {kind}") from None
         if not -(1 << 63) <= seed <= _MASK:
             raise ValueError(f"Overflow when unpacking long long: seed {seed} needs 64 bits")
-        if (trace := tracer()) is not None:
-            trace.seeded(self)
-        if ACTIVE.observer is not None:
-            ACTIVE.observer.draws.seeded(self)
+        for watcher in _watchers():
+            watcher.seeded(self)
         super().manual_seed(seed)  # an operator on the CPU draws from this state
         return self.put(seed & _MASK, 0)
 
     def seed(self) -> int:
         """Start over from a seed that the system draws, and return it."""
-        if tracer() is not None or ACTIVE.observer is not None:
+        if _watchers():
             refuse_seed("Generator.seed()")
         seed = torch.Generator().seed()
         self.manual_seed(seed)
@@ -89,10 +85,8 @@ class JaxGenerator(pytorch.CpuGenerator):
 
     def initial_seed(self) -> int:
         """Return the seed last set."""
-        if (trace := tracer()) is not None:
-            trace.looked_at_seed(self)
-        if ACTIVE.observer is not None:
-            ACTIVE.observer.draws.looked_at_seed(self)
+        for watcher in _watchers():
+            watcher.looked_at_seed(self)
         return self._seed
 
     def fold_in(self, data: int) -> JaxGenerator:
@@ -155,10 +149,8 @@ class JaxGenerator(pytorch.CpuGenerator):
         if state.numel() != 16:
             raise RuntimeError(f"RNG state is wrong size: {state.numel()} bytes instead of 16")
         state = state.cpu()
-        if (trace := tracer()) is not None:
-            trace.put_to(self, state)
-        if ACTIVE.observer is not None:
-            ACTIVE.observer.draws.takes_state(self, state)
+        for watcher in _watchers():
+            watcher.put_to(self, state)
         words = state.contiguous().numpy().view(np.uint32).tolist()
         return self.put(words[0] << 32 | words[1], words[2] << 32 | words[3])
 
@@ -174,6 +166,12 @@ class JaxGenerator(pytorch.CpuGenerator):
 
     def __reduce__(self) -> tuple:
         return _rebuild, (self.get_state(),)
+
+
+def _watchers() -> list[Any]:
+    """Return those that hear of generators: this thread's tracer, and a pure function's draws."""
+    observer = ACTIVE.observer
+    return [one for one in (ACTIVE.tracer, observer and observer.draws) if one is not None]
 
 
 _known: weakref.WeakValueDictionary[int, JaxGenerator] = weakref.WeakValueDictionary()

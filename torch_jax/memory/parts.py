@@ -8,7 +8,6 @@ by programs, as those of memories on one device.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +24,8 @@ from torch_jax.memory import dtypes, geometry, sharding, storage
 
 Borrow = Callable[[jax.Array], torch.Tensor]
 Slices = tuple[slice, ...]
+_slice = jax.jit(jax.lax.dynamic_slice, static_argnums=2)
+_update = jax.jit(jax.lax.dynamic_update_slice)
 
 
 class Box(NamedTuple):
@@ -174,28 +175,13 @@ def read(
         return None
     stride = storage.dense_strides(tuple(tensor.shape), tensor.stride())
     host = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cpu")
-    _fill(host, box, memory, borrow)
-    return host
-
-
-def whole(memory: jax.Array, borrow: Borrow) -> torch.Tensor:
-    """Return a split memory as a CPU tensor of its shape; JAX would keep another copy of it."""
-    dtype = dtypes.to_torch(memory.dtype)
-    host = torch.empty(memory.shape, dtype=dtype, device="cpu")
-    if host.numel():
-        _fill(
-            host, Box((0,) * memory.ndim, memory.shape, tuple(range(memory.ndim))), memory, borrow
-        )
-    return host
-
-
-def _fill(host: torch.Tensor, box: Box, memory: jax.Array, borrow: Borrow) -> None:
     order = [at for at in box.along if at is not None]
     order += [at for at in range(memory.ndim) if at not in order]
     for piece in _pieces(box, memory):
         values = _cut(piece.arrays[0], piece.inside, borrow).permute(order)
         target = host[piece.at] if piece.at else host
         target.copy_(values.reshape(target.shape))
+    return host
 
 
 def _cut(part: jax.Array, inside: Slices, borrow: Borrow) -> torch.Tensor:
@@ -205,13 +191,8 @@ def _cut(part: jax.Array, inside: Slices, borrow: Borrow) -> torch.Tensor:
         return host[inside] if inside else host
     lengths = tuple(s.stop - s.start for s in inside)
     with x64():
-        cut = _slice()(part, [s.start for s in inside], lengths)
+        cut = _slice(part, [s.start for s in inside], lengths)
     return borrow(cut).view(lengths)
-
-
-@functools.cache
-def _slice() -> Any:
-    return jax.jit(jax.lax.dynamic_slice, static_argnums=2)
 
 
 # --- to the devices -------------------------------------------------------------------------------
@@ -241,7 +222,8 @@ def _written(memory: jax.Array, box: Box, source: torch.Tensor) -> jax.Array:
     """Return a memory with the elements of a box replaced; parts outside the box are kept."""
     changed: dict[Any, jax.Array] = {}
     dtype = dtypes.to_torch(memory.dtype)
-    by_dimension = sorted(range(len(box.along)), key=lambda at: _last_if_none(box.along[at]))
+    ends = [math.inf if at is None else at for at in box.along]  # dims of length one come last
+    by_dimension = sorted(range(len(ends)), key=ends.__getitem__)
     for piece in _pieces(box, memory):
         values = (source[piece.at] if piece.at else source).permute(by_dimension).to(dtype)
         lengths = [s.stop - s.start for s in piece.inside]
@@ -255,10 +237,6 @@ def _written(memory: jax.Array, box: Box, source: torch.Tensor) -> jax.Array:
         return jax.make_array_from_single_device_arrays(memory.shape, memory.sharding, arrays)
 
 
-def _last_if_none(at: int | None) -> float:
-    return float("inf") if at is None else at
-
-
 def _changed(part: jax.Array, inside: Slices, host: np.ndarray, device: Any) -> jax.Array:
     """Return a part with a slice of it replaced."""
     with x64():
@@ -268,9 +246,4 @@ def _changed(part: jax.Array, inside: Slices, host: np.ndarray, device: Any) -> 
             copy = np.array(jax.block_until_ready(part))
             copy[inside] = host
             return jax.device_put(copy, device)
-        return _update()(part, host, [s.start for s in inside])
-
-
-@functools.cache
-def _update() -> Any:
-    return jax.jit(jax.lax.dynamic_update_slice)
+        return _update(part, host, [s.start for s in inside])

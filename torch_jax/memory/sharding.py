@@ -413,9 +413,4 @@ def _sharding_behind(storage: Any) -> Any:
     """Return the sharding of the array in a storage, or of the one before the present trace."""
     if not isinstance(storage.array, jax.core.Tracer):
         return sharding_of(storage.array)
-    return wanted_of(storage)
-
-
-def wanted_of(storage: Any) -> Any:
-    """Return the sharding wanted for a storage that a trace has made; None where XLA decides."""
-    return storage.__dict__.get("wanted")
+    return storage.__dict__.get("wanted")  # by `follow`; None where XLA decides

@@ -29,7 +29,6 @@ from torch_jax.memory.storage import (
     is_whole,
     memory_of,
     place_of,
-    restride,
     wrap,
     wrap_strided,
 )
@@ -133,8 +132,8 @@ class _Borrowed:
 
 def host_copy(array: jax.Array) -> torch.Tensor:
     """Return an array as a CPU tensor with memory of its own; waits for the value."""
-    if sharding.Use.begun and parts.is_split(array) and array.is_fully_addressable:
-        return parts.whole(array, _borrowed)
+    if sharding.Use.begun and (host := parts.read(wrap(array), array, _borrowed)) is not None:
+        return host  # JAX would keep another copy of the whole
     return _borrowed(array).view(array.shape).clone()
 
 
@@ -199,29 +198,22 @@ def _is_read_on_host(tensor: torch.Tensor, memory: jax.Array) -> bool:
     return target.on_cpu() or is_small or 2 * tensor.numel() >= memory.size
 
 
-def to_device(tensor: torch.Tensor) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, wanted: Any = None) -> torch.Tensor:
     """Return a copy of a CPU tensor on device ``jax``, its strides kept as by ``clone``.
+
+    ``wanted`` is its sharding, if it is to lie on a mesh.
 
     >>> to_device(torch.ones(2)).device
     device(type='jax', index=0)
     """
     if tensor.stride() == geometry.row_major(tensor.shape):
-        return wrap(array_of(tensor), tensor.dtype)
+        return wrap(array_of(tensor, wanted), tensor.dtype)
     stride = dense_strides(tensor.shape, tensor.stride())
     order = geometry.memory_order(tensor.shape, stride)
     if order is None or geometry.row_major(tensor.shape) == stride:
-        return wrap(array_of(tensor), tensor.dtype)
-    return wrap_strided(array_of(tensor.permute(order)), tensor.shape, stride)
-
-
-def to_mesh(tensor: torch.Tensor, wanted: Any) -> torch.Tensor:
-    """Return a sharded copy of a CPU tensor, its strides kept as by ``clone``."""
-    stride = dense_strides(tensor.shape, tensor.stride())
-    order = geometry.memory_order(tensor.shape, stride)
-    if order is None:
         return wrap(array_of(tensor, wanted), tensor.dtype)
-    array = array_of(tensor.permute(order), sharding.permuted(wanted, order))
-    return restride(wrap(array, tensor.dtype), tensor.shape, stride, 0)
+    wanted = wanted and sharding.permuted(wanted, order)
+    return wrap_strided(array_of(tensor.permute(order), wanted), tensor.shape, stride)
 
 
 def scalar_of(tensor: torch.Tensor) -> Any:

@@ -52,7 +52,7 @@ def register() -> None:
         waking.on_wake(start.start)
         process_exit.install()
         guard = hook_errors.Guard()
-        pytorch.setup_python_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), guard)
+        pytorch.set_up_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), guard)
         precision_switches.install()
         doors = torch.library.Library("aten", "IMPL")
         for name in waking.DOORS:
