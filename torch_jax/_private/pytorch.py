@@ -260,6 +260,12 @@ def call_on_cpu(op: Any, named: dict[str, Any]) -> Any:
 _number = torch.zeros((), device="cpu")
 
 
+def is_accelerator() -> bool:
+    """Return whether this device is PyTorch's accelerator."""
+    found = torch.accelerator.current_accelerator()
+    return found is not None and found.type == DEVICE_TYPE
+
+
 def with_python_warnings(function: Callable[[], Any]) -> Any:
     """Return the result of ``function``; warnings of its C++ become Python's before this returns.
 

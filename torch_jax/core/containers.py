@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -62,7 +62,10 @@ class Static:
         return isinstance(other, Static) and _are_equal(self.value, other.value)
 
     def __hash__(self) -> int:
-        return hash(_frozen(self.value))
+        try:
+            return hash(self.value)
+        except TypeError:  # lists and dicts: those of one class have one hash
+            return hash(type(self.value))
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -75,18 +78,6 @@ def _are_equal(one: Any, other: Any) -> bool:
         return type(one) is type(other) and bool(one == other)
     except Exception:  # arrays, say, have no one truth value: each is only like itself
         return False
-
-
-def _frozen(value: Any) -> Hashable:
-    """Return a hashable value, equal for equal values."""
-    if isinstance(value, list | tuple):
-        return tuple(map(_frozen, value))
-    if isinstance(value, dict):
-        return frozenset((key, _frozen(element)) for key, element in value.items())
-    try:
-        return hash(value)
-    except TypeError:
-        return 0
 
 
 def container_of(value: Any) -> Container | None:

@@ -8,6 +8,7 @@ computed from it can go stale.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -74,10 +75,6 @@ class Number(torch.SymFloat):
         """Return the value in the call that is observed."""
         return _tape_of(self).env[self.slot]
 
-    def given(self) -> GivenNumber:
-        """Return the number as a recording takes it."""
-        return GivenNumber.of(self.value, self.slot)
-
     def __repr__(self) -> str:
         return repr(float(self))
 
@@ -102,18 +99,6 @@ def _fixed(number: Number, function: Callable[..., Any], *others: Any) -> Any:
     slot, outcome = tape.once(function, slots)
     tape.expect(getattr(function, "__name__", "value"), slot, slots)
     return outcome
-
-
-def _on_value(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, *args: function(_fixed(self, _the_value), *args)
-
-
-def _fixing(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    return lambda self: _fixed(self, function)
-
-
-def _the_value(value: float) -> float:
-    return value
 
 
 def _slot(observer: Any, value: Any) -> int:
@@ -150,8 +135,8 @@ def _comparison(function: Callable[..., Any]) -> Any:
     return compare
 
 
-def _swapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda a, b: function(b, a)
+def _on_value(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *args: function(float(self), *args)
 
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
@@ -161,13 +146,13 @@ _OF_VALUES: tuple[Any, ...] = (hash, str, round, format)
 for _name in _BINARY:
     _forward = _arithmetic(getattr(operator, _name))
     setattr(Number, f"__{_name}__", _forward)
-    setattr(Number, f"__r{_name}__", _swapped(_forward))
+    setattr(Number, f"__r{_name}__", lambda a, b, forward=_forward: forward(b, a))
 for _name in _UNARY:
     setattr(Number, f"__{_name}__", _arithmetic(getattr(operator, _name)))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Number, f"__{_name}__", _comparison(getattr(operator, _name)))
 for _function in _VALUES:
-    setattr(Number, f"__{_function.__name__}__", _fixing(_function))
+    setattr(Number, f"__{_function.__name__}__", functools.partialmethod(_fixed, _function))
 for _function in _OF_VALUES:
     setattr(Number, f"__{_function.__name__}__", _on_value(_function))
 
@@ -181,7 +166,7 @@ def given(value: Any) -> GivenNumber:
     number = _number_in(value)
     if number is None:
         raise TypeError(f"{value!r} is a symbolic number of another program")
-    return number.given()
+    return GivenNumber.of(number.value, number.slot)
 
 
 def fixed(value: Any) -> Any:

@@ -15,7 +15,6 @@ So functions of modules that are replaced later are behind *doors* from ``import
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
 import inspect
@@ -152,8 +151,6 @@ def _door(original: Any) -> Any:
 def _put(row: Patch) -> None:
     owner, name = _owner(row.target)
     original = getattr(owner, name, _MISSING)
-    if original is _MISSING and isinstance(owner, type(sys)):
-        original = getattr(builtins, name, _MISSING)  # a module that uses max, say
     if owner is None or original is _MISSING:
         return
     if row.is_registration:

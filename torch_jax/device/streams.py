@@ -214,5 +214,6 @@ def _is_ours(device: Any = None, **options: Any) -> bool:
     """Return whether the arguments of a stream are of this device."""
     if "device_type" in options:
         return options["device_type"] == int(pytorch.PRIVATE_USE1)
-    found = torch.accelerator.current_accelerator() if device is None else torch.device(device)
-    return found is not None and found.type == pytorch.DEVICE_TYPE
+    if device is None:
+        return pytorch.is_accelerator()
+    return torch.device(device).type == pytorch.DEVICE_TYPE

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import torch
-
 from torch_jax._private import pytorch
 from torch_jax.core import ordinals
 from torch_jax.core.patching import AT_IMPORT, patch
@@ -28,10 +26,7 @@ _ANSWERS = {
 def _make(answer: Any, original: Any) -> Any:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        accelerator = torch.accelerator.current_accelerator()
-        if accelerator is not None and accelerator.type == pytorch.DEVICE_TYPE:
-            return answer(*args, **kwargs)
-        return original(*args, **kwargs)
+        return (answer if pytorch.is_accelerator() else original)(*args, **kwargs)
 
     return call
 

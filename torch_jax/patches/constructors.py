@@ -57,8 +57,7 @@ def _patch_pin_memory(original: Any, self: torch.Tensor, *args: Any, **kwargs: A
     """
     if self.device.type == _JAX:  # a loader's batch of a data set that is there already
         return self
-    accelerator = torch.accelerator.current_accelerator()
-    if accelerator is None or accelerator.type != _JAX or self.device.type != "cpu":
+    if not pytorch.is_accelerator() or self.device.type != "cpu":
         return original(self, *args, **kwargs)
     _warn_pin_memory()
     return self

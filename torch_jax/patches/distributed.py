@@ -20,16 +20,11 @@ from torch_jax.core.patching import AT_IMPORT, around, patch
 _C10D = "torch.distributed.distributed_c10d"
 
 
-def _is_accelerator() -> bool:
-    accelerator = torch.accelerator.current_accelerator()
-    return accelerator is not None and accelerator.type == pytorch.DEVICE_TYPE
-
-
 @around(f"{_C10D}.BackendConfig.__init__", _C10D)
 def _patch_backends(original: Any, self: Any, backend: Any) -> None:
     """A process group without a backend takes the accelerator's: programs on the CPU need gloo."""
     kinds = torch.distributed.Backend
-    if str(backend) == kinds.UNDEFINED and _is_accelerator():
+    if str(backend) == kinds.UNDEFINED and pytorch.is_accelerator():
         backend = f"cpu:{kinds.default_device_backend_map['cpu']}"
     original(self, backend)
 

@@ -17,10 +17,7 @@ def is_chosen() -> bool:
 
     A CPU build that takes ``"cuda"`` for this device (setting ``redirect_cuda``) has none.
     """
-    accelerator = torch.accelerator.current_accelerator()
-    if accelerator is None or accelerator.type != pytorch.DEVICE_TYPE:
-        return False
-    return not (pytorch.has_cuda() and torch.cuda.is_available())
+    return pytorch.is_accelerator() and not (pytorch.has_cuda() and torch.cuda.is_available())
 
 
 def is_left(found: str) -> bool:
