@@ -67,11 +67,9 @@ def has_rule(name: str) -> bool:
 @functools.cache
 def _loaded_later() -> frozenset[str]:
     """Return operators whose rules are decompositions, loaded by the first call of vmap."""
-    load = getattr(importlib.import_module("torch._functorch.predispatch"), _LOADER, None)
+    name = "lazy_load_decompositions"
+    load = getattr(importlib.import_module("torch._functorch.predispatch"), name, None)
     return frozenset(getattr(getattr(load, "__code__", None), "co_names", ()))
-
-
-_LOADER = "lazy_load_decompositions"
 
 
 def current_level() -> Any:

@@ -38,7 +38,7 @@ def start_coordinator(port: int, size: int) -> int:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=_quiet(os.environ),
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"},
         start_new_session=True,  # Ctrl-C is for the ranks; it ends when they have gone
     )
     assert process.stdout is not None
@@ -51,10 +51,6 @@ def start_coordinator(port: int, size: int) -> int:
         )
     process.returncode = 0  # it is left alone: Popen warns of processes that still run
     return int(line)
-
-
-def _quiet(environment: Mapping[str, str]) -> dict[str, str]:
-    return {**environment, "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
 
 
 def connect(address: str, rank: int, size: int) -> Any:

@@ -21,7 +21,7 @@ from torch_jax.capture.tape import Changed
 from torch_jax.compiler.donation import copy_shared
 from torch_jax.core import errors, policies
 from torch_jax.core.collection import no_collection
-from torch_jax.core.lent import lent
+from torch_jax.core.node import lent
 from torch_jax.core.tracers import TracedElsewhere, is_traced_elsewhere
 from torch_jax.core.x64 import x64
 from torch_jax.memory import lending, sharding

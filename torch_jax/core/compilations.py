@@ -82,15 +82,9 @@ def _many(count: int, what: str) -> str:
 NOTHING = Counts()
 
 
-class _Here(threading.local):
-    """The counts of programs that were compiled for us on this thread."""
-
-    counts = NOTHING
-
-
 _lock = threading.RLock()  # a handler of signals may come in between, and compile
 _totals = {True: NOTHING, False: NOTHING}  # our own, and others'
-_here = _Here()
+_here = threading.local()  # ``counts``: of programs compiled for us on this thread
 
 # Called for each program of our own with its name and its counts, where it was needed.
 listeners: list[Callable[[str, Counts], None]] = []
@@ -109,12 +103,12 @@ def everything() -> Counts:
 
 def here() -> Counts:
     """Return the counts of programs compiled for us so far on this thread."""
-    return _here.counts
+    return getattr(_here, "counts", NOTHING)
 
 
 def take_over(counts: Counts) -> None:
     """Add to this thread's counts those that another thread had compiled for it."""
-    _here.counts = _here.counts.plus(counts)
+    _here.counts = here().plus(counts)
 
 
 @functools.cache
@@ -145,7 +139,7 @@ def _add(counts: Counts, is_own: bool) -> None:
     with _lock:
         _totals[is_own] = _totals[is_own].plus(counts)
     if is_own:
-        _here.counts = _here.counts.plus(counts)
+        take_over(counts)
 
 
 def _is_own(frame: Any) -> bool:

@@ -93,7 +93,7 @@ def container_of(value: Any) -> Container | None:
     if names & _WHOLE:
         return None
     if kind is torch.Size:
-        return Container(_size_apart, _size_together)
+        return Container(lambda size: _numbered(size, None), _size_together)
     if _MODEL_OUTPUT in names:
         return Container(_output_apart, _output_together)
     if _is_of_caches(kind):
@@ -213,10 +213,6 @@ def _node_apart(value: Any) -> Parts:
 
 def _node_together(kind: type, parts: Parts) -> Any:
     return pytree.SUPPORTED_NODES[kind].unflatten_fn(list(parts.children), parts.rest.value)
-
-
-def _size_apart(value: Any) -> Parts:
-    return _numbered(value, None)
 
 
 def _size_together(kind: type, parts: Parts) -> Any:

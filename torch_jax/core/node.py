@@ -1,9 +1,12 @@
-"""The placeholder in a storage whose memory a recorded operator has yet to compute."""
+"""Placeholders in a storage, of a memory that is yet to be computed, or lent to a program."""
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
+
+from torch_jax.budgets import ENTRIES_REMEMBERED
 
 
 class Sized:
@@ -59,6 +62,27 @@ class Node(Sized):
         if recording is not None:
             recording.run()
         return self.array
+
+
+class Lent(Sized):
+    """A placeholder for an array that a program has taken: its form, and no elements.
+
+    The program may overwrite the array. Other threads that meet a placeholder wait.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any):
+        self.shape, self.dtype = shape, dtype
+
+
+@functools.lru_cache(ENTRIES_REMEMBERED)
+def lent(shape: tuple[int, ...], dtype: Any) -> Lent:
+    """Return the placeholder for an array of this form.
+
+    >>> import numpy as np
+    >>> lent((2, 3), np.dtype("float32")).nbytes
+    24
+    """
+    return Lent(shape, dtype)
 
 
 class Integers(NamedTuple):

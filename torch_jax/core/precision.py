@@ -80,7 +80,7 @@ class matmul_precision:
 
 def state() -> Precisions:
     """Return the precisions that hold for the caller now."""
-    if _scopes.is_open and (scoped := _scopes.values()):
+    if scoped := _scopes.values():
         return scoped[-1]
     settings = _settings()
     if settings is None:

@@ -85,18 +85,18 @@ class Scopes:
         self._by_frame: dict[int, list[_Scope]] = {}
         self._open = 0  # in all contexts; torch.compile can guard a number, but no context variable
 
-    def enter(self, value: Any = None, depth: int = 1) -> None:
-        """Open a scope for the frame ``depth`` above the caller."""
-        scope = _Scope(value, id(sys._getframe(depth + 1)))
+    def enter(self, value: Any = None) -> None:
+        """Open a scope for the frame above the caller."""
+        scope = _Scope(value, id(sys._getframe(2)))
         self._current.set((*(s for s in self._current.get() if s.is_open), scope))
         with _lock:
             self._by_frame.setdefault(scope.frame, []).append(scope)
             self._open += 1
         _backward_here.enter(scope)
 
-    def leave(self, value: Any = None, depth: int = 1) -> None:
-        """Close the scope of ``value`` that the frame ``depth`` above the caller opened."""
-        frame = id(sys._getframe(depth + 1))
+    def leave(self, value: Any = None) -> None:
+        """Close the scope of ``value`` that the frame above the caller opened."""
+        frame = id(sys._getframe(2))
         scope = self._find(value, frame)
         if scope is None:
             return
@@ -108,10 +108,8 @@ class Scopes:
     def _find(self, value: Any, frame: int) -> _Scope | None:
         here = [s for s in self._current.get() if s.value is value]
         everywhere = [s for s in self._by_frame.get(frame, ()) if s.value is value]
-        for scopes in ([s for s in here if s.frame == frame], everywhere, here):
-            if scopes:
-                return scopes[-1]
-        return None
+        candidates = (*here, *everywhere, *(s for s in here if s.frame == frame))
+        return candidates[-1] if candidates else None
 
     def _forget(self, scope: _Scope) -> None:
         with _lock:
@@ -122,24 +120,11 @@ class Scopes:
             if not scopes:
                 self._by_frame.pop(scope.frame, None)
 
-    @property
-    def is_open(self) -> bool:
-        """Return whether any block is open, in any context."""
-        return self._open > 0
-
-    def any(self) -> bool:
-        """Return whether the caller is in a block."""
-        if not self._open:
-            return False
-        scopes = self._current.get()
-        return bool(scopes) and any(s.is_open for s in scopes)
-
     def values(self) -> tuple[Any, ...]:
         """Return the values of the blocks around the caller."""
         if not self._open:
             return ()
-        scopes = self._current.get()
-        return tuple(s.value for s in scopes if s.is_open) if scopes else ()
+        return tuple(s.value for s in self._current.get() if s.is_open)
 
 
 def decorate(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,8 +19,7 @@ import torch
 from torch_jax._private import jax_core
 from torch_jax.core import errors
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.lent import Lent
-from torch_jax.core.node import Node
+from torch_jax.core.node import Lent, Node
 
 
 class DataDependentError(RuntimeError):

@@ -12,6 +12,7 @@ All other values are leaves: tensors, jagged and sparse ones too, arrays, number
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -21,11 +22,11 @@ import numpy as np
 import torch
 
 from torch_jax._private import jax_core
-from torch_jax.core import registered
-from torch_jax.core.containers import container_of
+from torch_jax.core.containers import Container, Parts, container_of
 
 # As JAX's own, but for dicts: these it sorts by their keys.
 _REGISTRY = type(jax.tree_util.default_registry)(enable_dict=False)
+_LOCK = threading.RLock()  # held while a class is registered
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -91,15 +92,40 @@ def _meet(leaf: Any) -> bool:
     """Register the class of a supposed leaf as a container; return whether it is one."""
     kind = type(leaf)
     if jax.tree_util.default_registry.is_node(kind):
-        with registered.LOCK:
+        with _LOCK:
             if not _REGISTRY.is_node(kind):  # by another thread
                 _REGISTRY.register_node(kind, _as_jax_does, _again)
         return True
     container = container_of(leaf)
     if container is None:
         return False
-    registered.register(kind, container, [_REGISTRY])
+    _register(kind, container)
     return True
+
+
+def _register(kind: type, container: Container) -> None:
+    """Register a class here and with JAX."""
+
+    def flatten(value: Any) -> tuple[Iterable[Any], Any]:
+        names, children, rest = container.apart(value)
+        return children, (names, rest)
+
+    def unflatten(data: Any, children: Iterable[Any]) -> Any:
+        return container.together(kind, Parts(data[0], tuple(children), data[1]))
+
+    def with_keys(value: Any) -> tuple[Iterable[tuple[Any, Any]], Any]:
+        children, (names, rest) = flatten(value)
+        return [(_key_of(n), c) for n, c in zip(names, children, strict=True)], (names, rest)
+
+    with _LOCK:
+        if not _REGISTRY.is_node(kind):  # by another thread
+            _REGISTRY.register_node(kind, flatten, unflatten, with_keys)
+            jax.tree_util.register_pytree_node(kind, flatten, unflatten, with_keys)
+
+
+def _key_of(name: Any) -> Any:
+    kinds = jax.tree_util.GetAttrKey, jax.tree_util.FlattenedIndexKey
+    return kinds[not isinstance(name, str)](name)
 
 
 # --- classes that others have registered with JAX -------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -190,10 +191,11 @@ def stream(stream: Any) -> StreamContext:
 # --- torch.Stream, torch.Event --------------------------------------------------------------------
 
 
-def standing_for(kind: Any, ours: Any) -> Any:
-    """Return a class that replaces ``kind``, but makes ``ours`` for this device."""
+def standing_for(kind: Any, ours: Any, is_ours: Callable[..., bool] | None = None) -> Any:
+    """Return a class that replaces ``kind``, but makes ``ours`` for arguments of this device."""
+    is_ours = is_ours or _is_ours
 
-    class StandsFor(type):
+    class StandsFor(type(kind)):  # type: ignore[misc]
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, kind) if cls is public else cls in subclass.__mro__
 
@@ -203,7 +205,7 @@ def standing_for(kind: Any, ours: Any) -> Any:
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             if cls is not public:
                 return super().__call__(*args, **kwargs)
-            return (ours if _is_ours(*args, **kwargs) else kind)(*args, **kwargs)
+            return (ours if is_ours(*args, **kwargs) else kind)(*args, **kwargs)
 
     public: Any = StandsFor(kind.__name__, (kind,), {"__doc__": kind.__doc__})
     public.__module__ = "torch"

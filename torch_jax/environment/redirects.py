@@ -31,7 +31,6 @@ from torch_jax.environment.regions import (
     renamed,
     where_cuda,
 )
-from torch_jax.memory import generators
 
 # Python inside PyTorch whose factories make its users' tensors. All other files keep their books
 # on the host: the step counts of optimizers, the permutations of samplers.
@@ -43,7 +42,7 @@ _NEW = "new_empty new_empty_strided new_full new_ones new_tensor new_zeros"
 _CONSTRUCTORS = (
     (torch.autocast, "__init__"),
     (torch.amp.GradScaler, "__init__"),
-    (generators.Generator, "__new__"),
+    (type(torch.Generator), "__call__"),
     (torch.nn.Module, "to_empty"),
     (torch.UntypedStorage, "__new__"),
     (type(torch.Stream), "__call__"),

@@ -27,7 +27,7 @@ def is_enabled() -> bool:
 
 
 def _is_asked_for() -> bool:
-    return _everywhere or regions.any()
+    return _everywhere or bool(regions.values())
 
 
 def everywhere(is_on: bool) -> None:

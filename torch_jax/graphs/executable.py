@@ -27,8 +27,8 @@ from torch_jax._private import pytorch
 from torch_jax.compiler import donation
 from torch_jax.compiler import options as xla_options
 from torch_jax.core import absent, errors, policies, precision, progress, tracers
-from torch_jax.core.lent import lent
 from torch_jax.core.log import LOGGER
+from torch_jax.core.node import lent
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import call_jax
 from torch_jax.environment import overrides

@@ -9,37 +9,17 @@ torch.int64
 
 from __future__ import annotations
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401, names dtypes to NumPy
 import numpy as np
 import torch
 
-_PAIRS: dict[str, object] = {
-    "bool": np.bool_,
-    "uint8": np.uint8,
-    "int8": np.int8,
-    "int16": np.int16,
-    "int32": np.int32,
-    "int64": np.int64,
-    "uint16": np.uint16,
-    "uint32": np.uint32,
-    "uint64": np.uint64,
-    "float16": np.float16,
-    "bfloat16": ml_dtypes.bfloat16,
-    "float32": np.float32,
-    "float64": np.float64,
-    "complex64": np.complex64,
-    "complex128": np.complex128,
-    "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
-    "float8_e5m2": ml_dtypes.float8_e5m2,
-    "float8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
-    "float8_e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
-    "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu,
-}
+_NAMES = """
+    bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64
+    complex64 complex128 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu
+"""
 
 TO_JAX: dict[torch.dtype, np.dtype] = {
-    getattr(torch, name): np.dtype(twin)  # type: ignore[call-overload]
-    for name, twin in _PAIRS.items()
-    if hasattr(torch, name)
+    getattr(torch, name): np.dtype(name) for name in _NAMES.split() if hasattr(torch, name)
 }
 TO_TORCH: dict[np.dtype, torch.dtype] = {twin: dtype for dtype, twin in TO_JAX.items()}
 

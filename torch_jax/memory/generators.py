@@ -26,16 +26,6 @@ from torch_jax.core.active import ACTIVE, tracer
 _MASK = (1 << 64) - 1
 
 
-class _GeneratorType(type(pytorch.CpuGenerator)):  # type: ignore[misc]
-    """Has ``isinstance(g, torch.Generator)`` hold for generators that PyTorch made itself."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, pytorch.CpuGenerator)
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, pytorch.CpuGenerator)
-
-
 class JaxGenerator(pytorch.CpuGenerator):
     """The class of ``torch.Generator(device="jax")``: a seed and an offset.
 
@@ -46,8 +36,10 @@ class JaxGenerator(pytorch.CpuGenerator):
     _seed: int
     _offset: int
 
-    def __new__(cls) -> JaxGenerator:
+    def __new__(cls, device: Any = None) -> JaxGenerator:
         """Make a generator with PyTorch's default seed."""
+        if device is not None:
+            errors.check_ordinal(torch.device(device))
         self = super().__new__(cls, "cpu")
         self._lock = threading.Lock()
         self._seed, self._offset = 67280421310721, 0
@@ -273,21 +265,10 @@ def _folded(seed: int, data: int) -> int:
     return high << 32 | low
 
 
-def names_jax(device: Any) -> bool:
+def names_jax(device: Any = None) -> bool:
     """Return whether an argument names this device; PyTorch may know no such device.
 
     Calls nothing that a ``TorchFunctionMode`` of a program on the CPU would observe.
     """
     kind = device if isinstance(device, str) else getattr(device, "type", "")
     return isinstance(kind, str) and kind.partition(":")[0] == pytorch.DEVICE_TYPE
-
-
-class Generator(pytorch.CpuGenerator, metaclass=_GeneratorType):
-    """``torch.Generator`` with device ``jax`` among the devices it takes."""
-
-    def __new__(cls, device: Any = "cpu") -> Any:
-        """Return a generator for ``device``; for ``jax`` a :class:`JaxGenerator`."""
-        if names_jax(device):
-            errors.check_ordinal(torch.device(device))
-            return JaxGenerator()
-        return pytorch.CpuGenerator(device=device)

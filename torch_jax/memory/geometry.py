@@ -209,7 +209,7 @@ def plan(base: Shape, size: Shape, stride: Shape, offset: int) -> Lens:
     )
     total = math.prod(base)
     found = None
-    whole = _squeezed(base)
+    whole = tuple(n for n in base if n != 1) or (1,)
     for candidate in (_split(whole, dims), whole, _radix(total, dims), (total,)):
         steps = _walk(candidate, dims, offset) if candidate else None
         if steps and not any(isinstance(step, Pad) for step in steps):
@@ -301,10 +301,6 @@ def bitcast(flat: jax.Array, dtype: np.dtype) -> jax.Array:
     if flat.dtype.itemsize < dtype.itemsize:
         flat = flat.reshape(-1, dtype.itemsize // flat.dtype.itemsize)
     return lax.bitcast_convert_type(flat, dtype).reshape(-1)
-
-
-def _squeezed(base: Shape) -> Shape:
-    return tuple(n for n in base if n != 1) or (1,)
 
 
 def _split(base: Shape, dims) -> Shape | None:

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from torch_jax.core import signals
-from torch_jax.core.lent import Lent
+from torch_jax.core.node import Lent
 from torch_jax.core.tracers import TracedElsewhere
 from torch_jax.memory.storage import PUTTING, give_back
 

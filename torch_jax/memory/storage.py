@@ -23,8 +23,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.core import forks, tracers
-from torch_jax.core.lent import Lent
-from torch_jax.core.node import Node
+from torch_jax.core.node import Lent, Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, sharding, windows
 
@@ -241,13 +240,9 @@ def resize(storage: Any, nbytes: int) -> None:
         new = held_by(torch.constant_pad_nd(wrap(storage.array).view(-1), padding))
     else:
         old = memory_in(storage)
-        new = _resized(old, nbytes)
+        with x64():
+            dtype = old.dtype if nbytes % old.dtype.itemsize == 0 else np.dtype(np.uint8)
+            flat = geometry.bitcast(old.reshape(-1), dtype)[: nbytes // dtype.itemsize]
+            new = jnp.pad(flat, (0, nbytes // dtype.itemsize - flat.size))
     if not put_back((storage,), (old,), (new,)):
         resize(storage, nbytes)
-
-
-def _resized(old: jax.Array, nbytes: int) -> jax.Array:
-    with x64():
-        dtype = old.dtype if nbytes % old.dtype.itemsize == 0 else np.dtype(np.uint8)
-        flat = geometry.bitcast(old.reshape(-1), dtype)[: nbytes // dtype.itemsize]
-        return jnp.pad(flat, (0, nbytes // dtype.itemsize - flat.size))

@@ -11,7 +11,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.core.patching import AT_IMPORT, around, patch
 from torch_jax.device import streams
-from torch_jax.memory.generators import Generator, names_jax
+from torch_jax.memory.generators import JaxGenerator, names_jax
 
 _JAX = pytorch.DEVICE_TYPE
 
@@ -31,10 +31,9 @@ def _patch_storage(original: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
 
 
 @patch("torch.Generator", AT_IMPORT)
-def _patch_generator(_original: Any) -> Any:
+def _patch_generator(original: Any) -> Any:
     """``torch.Generator(device="jax")`` needs a hook in C++ that Python hooks do not have."""
-    Generator.__module__, Generator.__qualname__ = "torch", "Generator"
-    return Generator
+    return streams.standing_for(original, JaxGenerator, names_jax)
 
 
 @patch("torch.Stream", AT_IMPORT)

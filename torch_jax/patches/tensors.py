@@ -44,11 +44,8 @@ def _patch_str(original: Any, self: torch.Tensor, *args: Any, **kwargs: Any) -> 
 @around("torch._tensor_str._tensor_str", AT_FIRST_USE)
 def _patch_contents(original: Any, self: torch.Tensor, indent: int) -> str:
     """Formatting a tensor calls dozens of tiny operators: the CPU does so with a copy."""
-    if self.device.type == _JAX and _is_apart(self):
+    if self.device.type != _JAX:
+        return original(self, indent)
+    if sharding.Use.begun and not processes.is_readable(storage.memory_of(self)):
         return "<over many processes: .cpu(), called in all of them, gathers it>"
-    return original(self.cpu() if self.device.type == _JAX else self, indent)
-
-
-def _is_apart(tensor: torch.Tensor) -> bool:
-    """Return whether other processes have values of a tensor, for which printing must not wait."""
-    return sharding.Use.begun and not processes.is_readable(storage.memory_of(tensor))
+    return original(self.cpu(), indent)
