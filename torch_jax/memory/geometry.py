@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -71,17 +71,29 @@ class Permute(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """``x[starts[0]:limits[0]:steps[0], …]``."""
+    """``x[start:start + extent:step]`` along each axis.
 
-    starts: Shape
-    limits: Shape
+    The starts are numbers, or traced ones (:func:`torch_jax.memory.windows.at`). PyTorch has
+    checked that the view lies within its memory, so JAX's clamping never acts.
+    """
+
+    starts: Any
+    extent: Shape
     steps: Shape
 
     def read(self, x):
-        return lax.slice(x, self.starts, self.limits, self.steps)
+        if self._is_known():
+            limits = [start + n for start, n in zip(self.starts, self.extent, strict=True)]
+            return lax.slice(x, self.starts, limits, self.steps)
+        part = lax.dynamic_slice(x, self.starts, self.extent)
+        return self._inner().read(part) if self._has_steps() else part
 
     def write(self, x, part):
-        if all(step == 1 for step in self.steps):
+        if not self._is_known():
+            if self._has_steps():
+                part = self._inner().write(lax.dynamic_slice(x, self.starts, self.extent), part)
+            return lax.dynamic_update_slice(x, part, self.starts)
+        if not self._has_steps():
             return lax.dynamic_update_slice(x, part, [np.int32(s) for s in self.starts])
         # a strided write is a select under a constant mask: no scatter
         interior = [
@@ -92,6 +104,15 @@ class Slice(NamedTuple):
         ]
         mask = lax.pad(jnp.ones(part.shape, bool), jnp.zeros((), bool), interior)
         return jnp.where(mask, lax.pad(part, jnp.zeros((), part.dtype), interior), x)
+
+    def _is_known(self) -> bool:
+        return all(isinstance(start, int | np.integer) for start in self.starts)
+
+    def _has_steps(self) -> bool:
+        return any(step != 1 for step in self.steps)
+
+    def _inner(self) -> Slice:
+        return self._replace(starts=(0,) * len(self.extent))
 
 
 class Pad(NamedTuple):
@@ -362,18 +383,16 @@ def _nested(group) -> bool:
 
 def _cut(shape: list[int], groups, starts) -> list[Step]:
     """Slice each axis to its view dims; an axis with several is split and cut again."""
-    pads, starts_, limits, steps, rest = [], [], [], [], []
+    pads, extent, steps, rest = [], [], [], []
     for length, group, start in zip(shape, groups, starts, strict=True):
         n, step = group[0] if group else (1, 1)
         split = len(group) > 1
-        limit = start + n * step if split else start + (n - 1) * step + 1
-        pads.append(max(0, limit - length))
-        starts_.append(start)
-        limits.append(limit)
+        extent.append(n * step if split else (n - 1) * step + 1)
+        pads.append(max(0, start + extent[-1] - length))
         steps.append(1 if split else step)
         rest.append((n, step, group[1:]) if split else (n, 1, []))
     done: list[Step] = [Pad(tuple(pads))] if any(pads) else []
-    done.append(Slice(tuple(starts_), tuple(limits), tuple(steps)))
+    done.append(Slice(tuple(starts), tuple(extent), tuple(steps)))
     if not any(group for _, _, group in rest):
         return done
     shape = [x for n, step, group in rest for x in ((n, step) if group else (n,))]
@@ -416,11 +435,8 @@ def _shape_after(step: Step, shape: Shape) -> Shape:
             return target
         case Permute(order):
             return tuple(shape[i] for i in order)
-        case Slice(starts, limits, steps):
-            return tuple(
-                -(-(limit - start) // step)
-                for start, limit, step in zip(starts, limits, steps, strict=True)
-            )
+        case Slice(_, extent, steps):
+            return tuple(-(-n // step) for n, step in zip(extent, steps, strict=True))
         case Pad(amounts):
             return tuple(n + extra for n, extra in zip(shape, amounts, strict=True))
     raise AssertionError(step)

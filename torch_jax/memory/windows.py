@@ -16,53 +16,16 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
-from jax import lax
 
 from torch_jax.budgets import PLACES_REMEMBERED
 from torch_jax.core.node import Integers, Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import geometry
 from torch_jax.memory.geometry import Lens, Shape, Slice
-
-
-class Window(NamedTuple):
-    """A slice of which only the extent is known; ``starts`` are bound by :func:`at`.
-
-    PyTorch has checked that the view lies within its memory, so JAX's clamping never acts.
-    """
-
-    extent: Shape
-    steps: Shape
-    starts: tuple[Any, ...] = ()
-
-    def read(self, x):
-        part = lax.dynamic_slice(x, self.starts, self.extent)
-        return self._inner().read(part) if self._has_steps() else part
-
-    def write(self, x, part):
-        if self._has_steps():
-            part = self._inner().write(lax.dynamic_slice(x, self.starts, self.extent), part)
-        return lax.dynamic_update_slice(x, part, self.starts)
-
-    def bound(self, starts: Any) -> Window:
-        """Return the slice that begins at a traced vector."""
-        return self._replace(starts=tuple(starts[i] for i in range(len(self.extent))))
-
-    def beginning(self, starts: np.ndarray) -> Slice:
-        """Return the slice that begins at these numbers."""
-        first = tuple(starts.tolist())
-        limits = tuple(at + n for at, n in zip(first, self.extent, strict=True))
-        return Slice(first, limits, self.steps)
-
-    def _has_steps(self) -> bool:
-        return any(step != 1 for step in self.steps)
-
-    def _inner(self) -> Slice:
-        return Slice((0,) * len(self.extent), self.extent, self.steps)
 
 
 class Place:
@@ -123,11 +86,9 @@ def moving(lens: Lens) -> tuple[Lens, Any]:
         return lens, None
     for at_, step in enumerate(lens):
         if isinstance(step, Slice):
-            extent = tuple(
-                limit - start for start, limit in zip(step.starts, step.limits, strict=True)
-            )
-            starts = np.array(step.starts, np.uint32 if max(step.limits) < 2**32 else np.uint64)
-            return (*lens[:at_], Window(extent, step.steps), *lens[at_ + 1 :]), starts
+            is_small = max(map(sum, zip(step.starts, step.extent, strict=True))) < 2**32
+            starts = np.array(step.starts, np.uint32 if is_small else np.uint64)
+            return (*lens[:at_], step._replace(starts=None), *lens[at_ + 1 :]), starts
     return lens, None
 
 
@@ -139,10 +100,12 @@ def at(lens: Lens, starts: Any) -> Lens:
     if starts is None:
         return lens
     known = isinstance(starts, np.ndarray)
-    return tuple(
-        (step.beginning if known else step.bound)(starts) if isinstance(step, Window) else step
-        for step in lens
-    )
+    found = tuple(starts.tolist() if known else (starts[i] for i in range(len(starts))))
+    return tuple(step._replace(starts=found) if _is_moving(step) else step for step in lens)
+
+
+def _is_moving(step: Any) -> bool:
+    return isinstance(step, Slice) and step.starts is None
 
 
 def offset(lens: Lens, starts: Iterable[int], shape: Shape) -> int:
@@ -155,7 +118,7 @@ def offset(lens: Lens, starts: Iterable[int], shape: Shape) -> int:
     6
     """
     for step in lens:
-        if isinstance(step, Window):
+        if _is_moving(step):
             break
         shape = step.shape if isinstance(step, geometry.Reshape) else (1,)  # flat, as a Bitcast is
     strides = geometry.row_major(shape)
