@@ -12,7 +12,7 @@ import torch
 import torch_jax
 from tests.support import ledger
 from torch_jax.core import compilations
-from torch_jax.core.traffic import Traffic
+from torch_jax.core.costs import Traffic
 from torch_jax.dispatch import cpu, ladder
 
 

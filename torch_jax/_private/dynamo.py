@@ -144,14 +144,6 @@ def unseen(function: Any) -> Any:
     return function
 
 
-def unlifted(program: Any) -> Any:
-    """Return the graph module of a ``torch.export.ExportedProgram``, with its own tensors."""
-    try:
-        return program.module(check_guards=False)
-    except TypeError:  # a release that has no such guards
-        return program.module()
-
-
 def guards_of(size: Any) -> list[Any]:
     """Return PyTorch's guards on the sizes that may change, of which ``size`` is one."""
     guards = getattr(getattr(size.node, "shape_env", None), "guards", ())

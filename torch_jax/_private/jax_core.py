@@ -283,6 +283,7 @@ def with_outputs(
     return closed.replace(jaxpr=jaxpr), used
 
 
+@functools.cache
 def array_type() -> type:
     """Return the class of device arrays, of which ``jax.Array`` is an abstract base.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import subprocess
@@ -160,9 +159,6 @@ class Shared:
             self._client.key_value_delete(self._prefix + key)
 
 
-_array_type = functools.cache(jax_core.array_type)
-
-
 def local_part(array: Any) -> Any:
     """Return this process's part of an array over processes, bound to no device.
 
@@ -170,4 +166,4 @@ def local_part(array: Any) -> Any:
     compiled again for one that is.
     """
     part = array.addressable_shards[0].data
-    return _array_type()(part.aval, part.sharding, [part], committed=False)
+    return jax_core.array_type()(part.aval, part.sharding, [part], committed=False)

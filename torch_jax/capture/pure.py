@@ -34,7 +34,7 @@ from torch_jax.capture.observer import Observer, Refusal, raise_failed_checks
 from torch_jax.capture.pullback import Pullback
 from torch_jax.capture.replay import Replay
 from torch_jax.capture.tape import Changed
-from torch_jax.core import compilations, locks, trees
+from torch_jax.core import compilations, forks, trees
 from torch_jax.memory.form import Form
 from torch_jax.memory.storage import is_jax_tensor, memory_of
 from torch_jax.recorded.lazy import observed
@@ -93,7 +93,7 @@ class Pure:
             if replay.is_due(call.leaves):
                 return self._audit(replay, call)
             try:
-                with locks.RUNNING:
+                with forks.RUNNING:
                     result = replay(call.leaves)
                 with suppress(KeyError):  # another thread may have cleared them
                     self._replays.move_to_end(call.key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.util
 import operator
 import os
@@ -17,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from torch_jax._private import jax_monitoring
 from torch_jax.core.user_code import OWN
 
 
@@ -81,6 +81,9 @@ def _many(count: int, what: str) -> str:
 
 NOTHING = Counts()
 
+_PROGRAM = "/jax/core/compile/backend_compile_duration"  # compiled, or loaded
+_LOADED = "/jax/compilation_cache/cache_retrieval_time_sec"  # before the other, on its thread
+
 
 _lock = threading.RLock()  # a handler of signals may come in between, and compile
 _totals = {True: NOTHING, False: NOTHING}  # our own, and others'
@@ -114,7 +117,7 @@ def take_over(counts: Counts) -> None:
 @functools.cache
 def listen() -> None:
     """Count from here on; called when the device is first used."""
-    jax_monitoring.hear_of_programs(_hear)
+    importlib.import_module("jax.monitoring").register_event_duration_secs_listener(_hear)
 
 
 @contextlib.contextmanager
@@ -126,11 +129,18 @@ def or_shared() -> Iterator[None]:
         _add(Counts(shared=1), is_own=True)
 
 
-def _hear(name: str, seconds: float, is_loaded: bool) -> None:
+def _hear(event: str, seconds: float, **given: str | int) -> None:
+    """Hear from JAX of a program, on the thread that needs it, and of others of its events."""
+    if event == _LOADED:
+        _here.has_loaded = True
+    if event != _PROGRAM:
+        return
+    is_loaded, _here.has_loaded = getattr(_here, "has_loaded", False), False
     counts = Counts(loaded=1, load_seconds=seconds) if is_loaded else Counts(1, seconds)
-    is_own = _is_own(sys._getframe(2))
+    is_own = _is_own(sys._getframe(1))
     _add(counts, is_own)
     if is_own:
+        name = str(given.get("fun_name", "")).removeprefix("jit(").removesuffix(")")
         for listener in listeners:
             listener(name, counts)
 

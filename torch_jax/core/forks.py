@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,10 @@ from typing import Any
 from torch_jax._private import jax_core
 
 listeners: list[Callable[[], None]] = []  # called in a child that has lost the device
+
+# Held while the program of a pure function is called. Read it as ``forks.RUNNING``: in a
+# forked child that has lost the device another object replaces it, and a call raises at once.
+RUNNING: Any = threading.RLock()
 
 _in_use = False
 _lost = False
@@ -68,12 +73,6 @@ class Refusal:
         pass
 
 
-def install() -> None:
-    """Register the handlers of forks; called once, at ``import torch``."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_lose)
-
-
 def _hold() -> None:
     """Hold JAX's objects so that the child never frees them: that would wait too, or abort."""
     global _held
@@ -86,12 +85,14 @@ def _let_go() -> None:
 
 
 def _lose() -> None:
-    global _lost
+    global _lost, RUNNING
     _lost = _lost or _in_use or _held is not None
     if _lost:
+        RUNNING = Refusal()
         jax_core.leave_jax_behind(_held)
         for listener in listeners:
             listener()
 
 
-install()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_lose)

@@ -63,21 +63,14 @@ def operator(name: str) -> Iterator[None]:
 @contextlib.contextmanager
 def program(name: str) -> Iterator[None]:
     """Measure the compilation of a whole program, or the search for an equal one."""
-    with costs.measured("compile", name), compilations.or_shared(), _timer(name):
-        yield
-
-
-@contextlib.contextmanager
-def _timer(name: str) -> Iterator[None]:
-    if not _is_wanted():
-        yield
-        return
     text = f"compiling {name}, for more than {SECONDS_BEFORE_PROGRESS:.0f} s"
     timer = threading.Timer(SECONDS_BEFORE_PROGRESS, _say, [text])
     timer.daemon = True
-    timer.start()
+    if _is_wanted():
+        timer.start()
     try:
-        yield
+        with costs.measured("compile", name), compilations.or_shared():
+            yield
     finally:
         timer.cancel()
 

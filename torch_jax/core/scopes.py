@@ -103,15 +103,6 @@ class Scopes:
         scope.is_open = False  # contexts that this one cannot write to may hold the scope too
         self._current.set(tuple(s for s in self._current.get() if s.is_open))
         _backward_here.drop_closed()
-        self._forget(scope)
-
-    def _find(self, value: Any, frame: int) -> _Scope | None:
-        here = [s for s in self._current.get() if s.value is value]
-        everywhere = [s for s in self._by_frame.get(frame, ()) if s.value is value]
-        candidates = (*here, *everywhere, *(s for s in here if s.frame == frame))
-        return candidates[-1] if candidates else None
-
-    def _forget(self, scope: _Scope) -> None:
         with _lock:
             scopes = self._by_frame.get(scope.frame, [])
             if scope in scopes:
@@ -119,6 +110,12 @@ class Scopes:
                 self._open -= 1
             if not scopes:
                 self._by_frame.pop(scope.frame, None)
+
+    def _find(self, value: Any, frame: int) -> _Scope | None:
+        here = [s for s in self._current.get() if s.value is value]
+        everywhere = [s for s in self._by_frame.get(frame, ()) if s.value is value]
+        candidates = (*here, *everywhere, *(s for s in here if s.frame == frame))
+        return candidates[-1] if candidates else None
 
     def values(self) -> tuple[Any, ...]:
         """Return the values of the blocks around the caller."""

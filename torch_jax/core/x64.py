@@ -21,10 +21,12 @@ class x64:
     int64
     """
 
+    _on = True
+
     def __enter__(self) -> None:
         self._old: Any = _state.get_local()
         try:
-            _state.set_local(True)
+            _state.set_local(self._on)
         except BaseException:  # a signal's: the block is not entered, and will not be left
             _state.set_local(self._old)
             raise
@@ -33,7 +35,7 @@ class x64:
         _state.set_local(self._old)
 
 
-class x64_as:
+class x64_as(x64):
     """Context in which JAX keeps 64-bit types, or has 32-bit ones in their place, on this thread.
 
     >>> import jax.numpy as jnp
@@ -44,13 +46,6 @@ class x64_as:
 
     def __init__(self, on: bool):
         self._on = on
-
-    def __enter__(self) -> None:
-        self._old: Any = _state.get_local()
-        _state.set_local(self._on)
-
-    def __exit__(self, *_exception: object) -> None:
-        _state.set_local(self._old)
 
 
 def before_each(check: Callable[[], None]) -> None:

@@ -98,9 +98,8 @@ def _of_pytorch(op: Any) -> Callable[..., Any]:
 
     Without it PyTorch's composites would run in the place of some, and compute strides.
     """
-    if torch.Tag.pointwise in op.tags and not op._schema.is_mutable:
-        return _of_values if len(op._schema.arguments) == 1 else _on_cpu
-    return _on_cpu
+    pointwise = torch.Tag.pointwise in op.tags and not op._schema.is_mutable
+    return _of_values if pointwise and len(op._schema.arguments) == 1 else _on_cpu
 
 
 def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -390,7 +389,14 @@ def _mm(self, mat2) -> torch.Tensor:
     """Multiply a sparse matrix by a dense one: dense rows are gathered, weighted and added."""
     if self.layout == torch.strided and mat2.layout != torch.strided:
         return _mm(mat2.t(), self.t()).t()
-    _check_matrices(torch.ops.aten.mm.default, self, mat2)
+    dense = self.layout == torch.strided or mat2.layout != torch.strided
+    if dense or self.sparse_dim() != 2 or self.dense_dim():
+        _refuse(_COO, torch.ops.aten.mm.default, self, mat2)
+    if self.shape[1] != mat2.shape[0] or mat2.dim() != 2:
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({errors.describe(self)} and "
+            f"{errors.describe(mat2)})"
+        )
     row, column = _places(self._indices())
     weighted = self._values()[:, None] * mat2[column]
     return weighted.new_zeros(self.shape[0], mat2.shape[1]).index_add_(0, row, weighted)
@@ -404,14 +410,3 @@ def _addmm(self, mat1, mat2, *, beta=1, alpha=1) -> torch.Tensor:
 @_kernel("mv")
 def _mv(self, vec) -> torch.Tensor:
     return _mm(self, vec[:, None])[:, 0]
-
-
-def _check_matrices(op: Any, left: Any, right: Any) -> None:
-    dense = left.layout == torch.strided or right.layout != torch.strided
-    if dense or left.sparse_dim() != 2 or left.dense_dim():
-        _refuse(_COO, op, left, right)
-    if left.shape[1] != right.shape[0] or right.dim() != 2:
-        raise RuntimeError(
-            f"mat1 and mat2 shapes cannot be multiplied ({errors.describe(left)} and "
-            f"{errors.describe(right)})"
-        )

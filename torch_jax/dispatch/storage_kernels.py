@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core, pytorch
 from torch_jax.budgets import BYTES_OF_ZEROS_FROM_HOST
 from torch_jax.core import errors, policies
 from torch_jax.core.active import ACTIVE
+from torch_jax.core.costs import TRAFFIC
 from torch_jax.core.node import Node
-from torch_jax.core.traffic import TRAFFIC
 from torch_jax.core.x64 import x64
 from torch_jax.eager import overlap
 from torch_jax.memory import dtypes, geometry, parts, sharding, shared, storage, transfer
@@ -127,7 +127,8 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
     try:
         with x64():
             is_small = math.prod(shape) * twin.itemsize <= BYTES_OF_ZEROS_FROM_HOST
-            if is_small and transfer.is_host_made():
+            # in a trace they would be constants
+            if is_small and ACTIVE.tracer is None and jax_core.is_outside_traces():
                 return jax.device_put(np.zeros(shape, twin))
             return jnp.zeros(shape, twin)
     except RuntimeError as error:
@@ -358,7 +359,7 @@ def copy_from_and_resize(self, dst) -> torch.Tensor:
 @kernel("_local_scalar_dense")
 def local_scalar_dense(self) -> Any:
     """Return the value as a Python number (``Tensor.item``)."""
-    return transfer.scalar_of(self)
+    return transfer.to_host(self).item()
 
 
 @kernel("as_strided")

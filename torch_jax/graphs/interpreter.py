@@ -15,7 +15,7 @@ from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
-from torch_jax._private import dynamo, jax_core
+from torch_jax._private import jax_core
 from torch_jax.core import waking
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import ladder
@@ -56,7 +56,7 @@ class JaxInterpreter:
     def __init__(self, module: Any, state: Mapping[str, Any] | None = None):
         prepare()
         if isinstance(module, torch.export.ExportedProgram):
-            module = dynamo.unlifted(module)
+            module = module.module(check_guards=False)  # with its own tensors
         if not isinstance(module, fx.GraphModule):
             raise TypeError(
                 f"JaxInterpreter takes a torch.fx.GraphModule or an ExportedProgram, not a "

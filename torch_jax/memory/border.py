@@ -16,7 +16,7 @@ import torch
 
 from torch_jax._private import jax_core, pytorch
 from torch_jax.core import active, crossed, errors, tracers
-from torch_jax.core.traffic import TRAFFIC
+from torch_jax.core.costs import TRAFFIC
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, sharding, storage, transfer
 

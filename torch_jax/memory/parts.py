@@ -18,7 +18,7 @@ import torch
 
 from torch_jax import target
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.traffic import TRAFFIC
+from torch_jax.core.costs import TRAFFIC
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, sharding, storage
 

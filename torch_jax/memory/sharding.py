@@ -210,14 +210,12 @@ def placed(array: Any, sharding: Any) -> jax.Array:
 
 def kept(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
     """Return new memories of storages, each with the sharding of the one that it replaces."""
-    return [_kept(old, new) for old, new in zip(before, after, strict=True)]
-
-
-def _kept(old: Any, new: Any) -> Any:
-    sharding = sharding_of(old)
-    if sharding is None or old is new or old.shape != new.shape:
-        return new
-    return as_wanted(new, sharding)
+    new = list(after)
+    for at, old in enumerate(before):
+        sharding = sharding_of(old)
+        if sharding is not None and old is not new[at] and old.shape == new[at].shape:
+            new[at] = as_wanted(new[at], sharding)
+    return new
 
 
 def as_wanted(new: Any, sharding: Any) -> Any:

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 
 from torch_jax import target
-from torch_jax._private import jax_core
 from torch_jax.budgets import BYTES_READ_ON_HOST
 from torch_jax.core import absent, errors, forks, policies, tracers
 from torch_jax.core.absent import Absent
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.traffic import TRAFFIC
+from torch_jax.core.costs import TRAFFIC
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, parts, processes, sharding, windows
 from torch_jax.memory.storage import (
@@ -50,11 +49,6 @@ def array_of(tensor: torch.Tensor, wanted: Any = None) -> jax.Array:
         return processes.laid(host, wanted)
     with x64():
         return jax.device_put(host, wanted)
-
-
-def is_host_made() -> bool:
-    """Return whether small new arrays may be made on the host: in a trace they are constants."""
-    return ACTIVE.tracer is None and jax_core.is_outside_traces()
 
 
 def _read(memory: jax.Array, starts: Any, lens: geometry.Lens, conj: bool, neg: bool) -> jax.Array:
@@ -214,8 +208,3 @@ def to_device(tensor: torch.Tensor, wanted: Any = None) -> torch.Tensor:
         return wrap(array_of(tensor, wanted), tensor.dtype)
     wanted = wanted and sharding.permuted(wanted, order)
     return wrap_strided(array_of(tensor.permute(order), wanted), tensor.shape, stride)
-
-
-def scalar_of(tensor: torch.Tensor) -> Any:
-    """Return the value of a one-element jax tensor as a Python number; waits for it."""
-    return to_host(tensor).item()

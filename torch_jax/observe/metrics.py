@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_jax.core import compilations
 from torch_jax.core.compilations import NOTHING, Counts
-from torch_jax.core.traffic import TRAFFIC
+from torch_jax.core.costs import TRAFFIC
 from torch_jax.device.memory_report import readable
 from torch_jax.dispatch.cpu import FALLBACKS
 from torch_jax.eager import bound

@@ -1,4 +1,4 @@
-"""PyTorch's constructors that ask C++ for parts that a device of Python does not have."""
+"""Constructors, and ``torch.accelerator``: C++ has no such parts for a device of Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.core import ordinals
 from torch_jax.core.patching import AT_IMPORT, around, patch
+from torch_jax.device import device_module as module
 from torch_jax.device import streams
 from torch_jax.memory.generators import JaxGenerator, names_jax
 
@@ -68,3 +70,34 @@ def _warn_pin_memory() -> None:
         "pin_memory does nothing on device 'jax': XLA copies from ordinary host memory.",
         stacklevel=4,
     )
+
+
+# --- torch.accelerator ----------------------------------------------------------------------------
+
+_ANSWERS = {
+    "emptyCache": module.empty_cache,
+    "getDeviceIndex": ordinals.current,
+    "getDeviceStats": module.memory_stats,
+    "getMemoryInfo": module.mem_get_info,
+    "getStream": module.current_stream,
+    "isAllocatorInitialized": lambda: True,
+    "resetPeakStats": module.reset_peak_memory_stats,
+    "setDeviceIndex": module.set_device,
+    "synchronizeDevice": module.synchronize,
+}
+
+
+def _make(answer: Any, original: Any) -> Any:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (answer if pytorch.is_accelerator() else original)(*args, **kwargs)
+
+    return call
+
+
+for _name, _answer in _ANSWERS.items():
+    patch(
+        f"torch._C._accelerator_{_name}",
+        AT_IMPORT,
+        why="C++ knows no allocator, streams and numbers of the device: ``torch.jax`` answers.",
+    )(functools.partial(_make, _answer))

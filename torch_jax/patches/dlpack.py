@@ -1,14 +1,15 @@
-"""DLPack: tensors of the device go to other libraries by value, since arrays are never written."""
+"""DLPack: other libraries get copies, since arrays are never written. JAX gets the arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import AT_FIRST_USE, around
+from torch_jax.core.patching import AT_FIRST_USE, around, patch
 from torch_jax.core.x64 import x64
 from torch_jax.memory import border, transfer
 
@@ -87,3 +88,19 @@ def _to_device(original: Any, value: Any, copy: bool | None) -> torch.Tensor:
     if copy is False:
         raise BufferError(f"a {type(value).__name__} goes to device 'jax' as a copy only")
     return original(value).to(_JAX)
+
+
+@patch("torch.Tensor", AT_FIRST_USE, is_registration=True)
+def _add_jax_array(kind: Any) -> Callable[[], None]:
+    """``jax.numpy.asarray`` asks for ``__jax_array__``, which PyTorch's tensors do not have.
+
+    It is a property that tensors of other devices do not have, so JAX treats those as before.
+    """
+    kind.__jax_array__ = property(_jax_array)
+    return lambda: delattr(kind, "__jax_array__")
+
+
+def _jax_array(self: torch.Tensor) -> Callable[[], Any]:
+    if not _is_ours(self):
+        raise AttributeError(f"a tensor on {self.device} has no __jax_array__")
+    return lambda: border.array_of(self)

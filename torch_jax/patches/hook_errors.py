@@ -23,7 +23,7 @@ from typing import Any
 
 from torch_jax._private import pytorch
 from torch_jax.core import backward, signals
-from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.core.patching import AT_FIRST_USE, around, patch
 
 _KEY = "torch_jax errors"
 
@@ -59,10 +59,6 @@ class Guard(pytorch.GuardBase):
     type_ = _plain
 
 
-def _noted() -> Any:
-    return pytorch.get_carried(_KEY) if pytorch.is_carried(_KEY) else None
-
-
 def _begin(noted: list) -> None:
     """Take errors away from here on, which costs half a microsecond, so only in backward passes."""
     with _changing:
@@ -92,7 +88,7 @@ def _raise_noted(engine: Any) -> Any:
 
     class Engine(kind):
         def run_backward(self, *args: Any, **kwargs: Any) -> Any:
-            outer = _noted()
+            outer = pytorch.get_carried(_KEY) if pytorch.is_carried(_KEY) else None
             noted: list[BaseException] = []
             try:
                 pytorch.carry(_KEY, noted)
@@ -111,3 +107,15 @@ def _raise_noted(engine: Any) -> Any:
                 _end(noted)
 
     return Engine()
+
+
+@around("signal.signal", AT_FIRST_USE)
+def _through_switch(original: Any, signalnum: Any, handler: Any) -> Any:
+    """A handler that raises (Ctrl-C) would end the process if C++ is asking the device's guard."""
+    return signals.plain(original(signalnum, signals.through_switch(signalnum, handler)))
+
+
+@around("signal.getsignal", AT_FIRST_USE)
+def _as_it_was_given(original: Any, signalnum: Any) -> Any:
+    """Handlers are wrapped, but asyncio compares ``getsignal`` with the handler that it gave."""
+    return signals.plain(original(signalnum))

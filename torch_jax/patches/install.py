@@ -8,7 +8,6 @@ own behaviour.
 from __future__ import annotations
 
 from torch_jax.core import patching
-from torch_jax.patches import accelerator as accelerator
 from torch_jax.patches import constructors as constructors
 from torch_jax.patches import distributed as distributed
 from torch_jax.patches import imports
@@ -25,15 +24,12 @@ def at_import() -> None:
 def at_first_use() -> None:
     """Apply the patches that only jax tensors need, and that cost other devices a little."""
     from torch_jax.patches import (  # noqa: F401
-        autocast,
         backends,
         dlpack,
         hook_errors,
-        jax_arrays,
         optimizers,
         processes,
         profiler,
-        signals,
         storages,
         tensors,
         transforms,

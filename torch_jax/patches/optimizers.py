@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -76,17 +75,13 @@ def _is_one_operator(params: list, tensors: list, steps: list, given: dict[str, 
     """
     numbers = given["lr"], given["beta1"], given["beta2"]
     unusual = given["differentiable"] or given["has_complex"]
+    both = [*params, *tensors]
     return (
         not unusual
         and not any(isinstance(number, torch.Tensor) for number in numbers)
         and not torch.compiler.is_compiling()
         and all(is_jax(step) if given["capturable"] else step.is_cpu for step in steps)
-        and _are_alike(params, tensors)
+        and len({one.dtype for one in both}) == 1
+        and _PLAIN.issuperset(map(type, both))
+        and all(map(is_jax, both))
     )
-
-
-def _are_alike(params: Iterable[Any], tensors: list) -> bool:
-    """Return whether all are plain tensors of the device, and of one dtype."""
-    both = [*params, *tensors]
-    of_one_dtype = len({one.dtype for one in both}) == 1
-    return of_one_dtype and _PLAIN.issuperset(map(type, both)) and all(map(is_jax, both))

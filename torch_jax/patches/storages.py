@@ -120,15 +120,11 @@ def _swap_arrays(original: Any, self: Any, other: Any) -> None:
             f"{sizes[0]} and {sizes[1]}"
         )
     addresses = other.data_ptr(), self.data_ptr()
-    _exchange(self, other)
+    arrays = storage.memory_in(self), storage.memory_in(other)
+    while not storage.put_back((self, other), arrays, arrays[::-1]):
+        arrays = storage.memory_in(self), storage.memory_in(other)
     self._address, other._address = addresses
     return None
-
-
-def _exchange(one: Any, other: Any) -> None:
-    arrays = storage.memory_in(one), storage.memory_in(other)
-    if not storage.put_back((one, other), arrays, arrays[::-1]):
-        _exchange(one, other)
 
 
 def _either(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,11 +1,11 @@
-"""``torch.vmap``: the device's batching rules are registered at its first call."""
+"""Parts of PyTorch's dispatcher: the device's rules of ``torch.vmap``, its casts of autocast."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch_jax.core.patching import AT_FIRST_USE, patch
-from torch_jax.dispatch import batching
+from torch_jax.core.patching import AT_FIRST_USE, around, patch
+from torch_jax.dispatch import autocast, batching
 
 
 @patch("torch._C._functorch._vmap_increment_nesting", AT_FIRST_USE)  # which Dynamo calls
@@ -21,3 +21,10 @@ def _with_rules(original: Any) -> Any:
         return original(batch_size, randomness)
 
     return increment
+
+
+@around("torch.clear_autocast_cache", AT_FIRST_USE)
+def _patch_autocast_cache(original: Any) -> None:
+    """Casts of weights are kept on the device, and PyTorch's C++ clears only a cache of its own."""
+    autocast.clear_cache()
+    original()

@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from torch_jax.budgets import SECONDS_AT_EXIT, SECONDS_OF_IMPORTS_AT_EXIT
-from torch_jax.core import forks, locks, waking
+from torch_jax.core import forks, waking
 from torch_jax.core.user_code import OWN
 
 _for_ever = threading.Lock()
@@ -53,7 +53,7 @@ def _stop_at_operators(here: threading.Thread) -> None:
     from torch_jax.memory import shared
 
     # a daemon that stops must not hold the lock of compiled functions: this thread may call one
-    locks.RUNNING.acquire(timeout=SECONDS_AT_EXIT)
+    forks.RUNNING.acquire(timeout=SECONDS_AT_EXIT)
     _for_ever.acquire()
     before_each(lambda: None if threading.current_thread() is here else _stop())
     # PyTorch's kernels, and calls on the hot path, bypass x64.__enter__: none is called from now on
