@@ -266,11 +266,11 @@ def is_accelerator() -> bool:
     return found is not None and found.type == DEVICE_TYPE
 
 
-def with_python_warnings(function: Callable[[], Any]) -> Any:
-    """Return the result of ``function``; warnings of its C++ become Python's before this returns.
+def without_warnings(function: Callable[[], Any]) -> Any:
+    """Return the result of a function, and drop its warnings.
 
-    PyTorch keeps them until the last method called from Python returns, which would be the user's,
-    or writes them on stderr where there is none: here it is ``apply_``.
+    PyTorch keeps those of C++ until the last method called from Python returns, which would be the
+    user's, or writes them on stderr where there is none: here it is ``apply_``.
     """
     results: list[Any] = []
 
@@ -278,15 +278,10 @@ def with_python_warnings(function: Callable[[], Any]) -> Any:
         results.append(function())
         return number
 
-    _number.apply_(called)
-    return results[0]
-
-
-def without_warnings(function: Callable[[], Any]) -> Any:
-    """Return the result of a function, and drop its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return with_python_warnings(function)
+        _number.apply_(called)
+    return results[0]
 
 
 _script_name = _lookup("jit._builtins._find_builtin")

@@ -23,9 +23,6 @@ TO_JAX: dict[torch.dtype, np.dtype] = {
 }
 TO_TORCH: dict[np.dtype, torch.dtype] = {twin: dtype for dtype, twin in TO_JAX.items()}
 
-# dtypes that NumPy knows only through ml_dtypes cross to and from torch as integers of their size
-_BITS = {1: torch.uint8, 2: torch.int16}
-
 
 def to_jax(dtype: torch.dtype) -> np.dtype:
     """Return the JAX dtype of a torch dtype; ``TypeError`` if there is none (complex32 …)."""
@@ -49,4 +46,5 @@ def numpy_of(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if twin.isbuiltin == 1:
         return tensor.numpy()
-    return tensor.view(_BITS[twin.itemsize]).numpy().view(twin)
+    # dtypes that NumPy knows only through ml_dtypes cross as integers of their size
+    return tensor.view(getattr(torch, f"uint{8 * twin.itemsize}")).numpy().view(twin)

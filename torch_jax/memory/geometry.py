@@ -299,8 +299,7 @@ def memory_order(size: Sequence[int], stride: Sequence[int]) -> Shape | None:
     """Return axes, the outermost first, of a dense view without overlap; None for others."""
     if 0 in size:
         return tuple(range(len(size)))
-    order = sorted(range(len(size)), key=lambda i: (-stride[i] if size[i] != 1 else 0, i))
-    order = sorted(order, key=lambda i: -stride[i])
+    order = sorted(range(len(size)), key=lambda i: (-stride[i], size[i] == 1, i))
     permuted = [size[i] for i in order], [stride[i] for i in order]
     return tuple(order) if is_row_major(*permuted) else None
 

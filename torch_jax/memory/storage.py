@@ -139,17 +139,18 @@ def put_back(storages: Sequence[Any], before: Sequence[Any], after: Sequence[Any
                 return False
             storage.array = after[0]
         return True
-    putting = map(setattr, storages, _ARRAY, after)
     with PUTTING:
         for storage, array in zip(storages, before, strict=True):
             if storage.array is not array:
                 return False
-        _exhaust(putting)  # one call of C: a signal comes before it or after it
+        give_back(storages, after)
     return True
 
 
 def give_back(storages: Sequence[Any], arrays: Sequence[Any]) -> None:
     """Give storages arrays in place of tracers of this thread; no other thread replaces those.
+
+    It is one call of C: a signal comes before it or after it.
 
     >>> give_back([], [])
     """

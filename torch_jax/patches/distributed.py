@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from typing import Any
 
 import torch
@@ -56,45 +55,29 @@ def _patch_meshes(original: Any, device_type: str, *args: Any, **kwargs: Any) ->
     return original(device_type, *args, **kwargs)
 
 
-@patch("torch.nn.parallel.DistributedDataParallel.__init__", AT_IMPORT)
-def _patch_ddp(original: Any) -> Any:
+@around("torch.nn.parallel.DistributedDataParallel.__init__", AT_IMPORT)
+def _patch_ddp(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """DDP's reducer asks for pinned memory where it looks for unused parameters.
 
     ``device_ids=[local_rank]`` means the device of this process, whose number is 0 in each process.
     """
+    given = inspect.signature(original).bind(self, *args, **kwargs)
+    if len(given.arguments.get("device_ids") or ()) == 1 and is_here(given.arguments["module"]):
+        given.arguments |= {"device_ids": [0], "output_device": None}
+    original(*given.args, **given.kwargs)
+    if waking.is_awake():
+        from torch_jax.distributed import unused_parameters
 
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        given = signature.bind(self, *args, **kwargs)
-        if len(given.arguments.get("device_ids") or ()) == 1 and is_here(given.arguments["module"]):
-            given.arguments |= {"device_ids": [0], "output_device": None}
-        original(*given.args, **given.kwargs)
-        if waking.is_awake():
-            from torch_jax.distributed import unused_parameters
-
-            unused_parameters.serve(self)
-
-    return init
+        unused_parameters.serve(self)
 
 
-@patch("torch.distributed.Logger.set_runtime_stats_and_log", AT_IMPORT)
-def _patch_statistics(original: Any) -> Any:
+@around("torch.distributed.Logger.set_runtime_stats_and_log", AT_IMPORT)
+def _patch_statistics(original: Any, self: Any) -> None:
     """DDP's logger has no timer for the device, and each process would warn of it on stderr."""
-    heard: list[Any] = []
-
-    @functools.wraps(original)
-    def note(self: Any) -> None:
-        if heard or not waking.is_awake():
-            original(self)
-            return
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
-            pytorch.with_python_warnings(lambda: original(self))
-        heard.extend(one for one in found if "Time stats" in str(one.message))
-
-    return note
+    if waking.is_awake():
+        pytorch.without_warnings(functools.partial(original, self))
+    else:
+        original(self)
 
 
 @patch(

@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 
-from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.core.patching import AT_FIRST_USE, around
 from torch_jax.memory.storage import is_jax
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _one = torch.tensor(1.0, device="cpu")
 
 
-@patch("torch.optim.adam._multi_tensor_adam", AT_FIRST_USE)
-def _patch_adam(original: Any) -> Any:
+@around("torch.optim.adam._multi_tensor_adam", AT_FIRST_USE)
+def _patch_adam(
+    original: Any, params: Any, grads: Any, means: Any, squares: Any, maxima: Any, steps: Any,
+    *rest: Any, **given: Any,
+) -> None:  # fmt: skip
     """PyTorch makes a step of Adam from nine operators over lists, each of which costs time."""
+    if not _is_one_operator(params, [*grads, *means, *squares, *maxima], steps, given):
+        return original(params, grads, means, squares, maxima, steps, *rest, **given)
+    lr, beta1, beta2 = given["lr"], given["beta1"], given["beta2"]
     adam = torch.ops.torch_jax.adam_
-
-    @functools.wraps(original)
-    def multi_tensor_adam(
-        params: Any, grads: Any, means: Any, squares: Any, maxima: Any, steps: Any, *rest: Any,
-        **given: Any,
-    ) -> None:  # fmt: skip
-        if not _is_one_operator(params, [*grads, *means, *squares, *maxima], steps, given):
-            return original(params, grads, means, squares, maxima, steps, *rest, **given)
-        lr, beta1, beta2 = given["lr"], given["beta1"], given["beta2"]
-        if given["capturable"]:
-            step, (sizes, corrections) = (
-                adam.counted,
-                _on_device(lr, beta1, beta2, steps, params[0].dtype),
-            )
-        else:
-            step, (sizes, corrections) = adam.default, _on_host(lr, beta1, beta2, steps)
-        decay, is_decoupled = given["weight_decay"], given["decoupled_weight_decay"]
-        step(
-            params, grads, means, squares, maxima, sizes, corrections,
-            1 - lr * decay if is_decoupled else decay, 1 - beta1, beta2, 1 - beta2, given["eps"],
-            "none" if decay == 0 else "decoupled" if is_decoupled else "gradient",
-            given["maximize"],
-        )  # fmt: skip
-
-    return multi_tensor_adam
+    if given["capturable"]:
+        step = adam.counted
+        sizes, corrections = _on_device(lr, beta1, beta2, steps, params[0].dtype)
+    else:
+        step = adam.default
+        sizes, corrections = _on_host(lr, beta1, beta2, steps)
+    decay, is_decoupled = given["weight_decay"], given["decoupled_weight_decay"]
+    return step(
+        params, grads, means, squares, maxima, sizes, corrections,
+        1 - lr * decay if is_decoupled else decay, 1 - beta1, beta2, 1 - beta2, given["eps"],
+        "none" if decay == 0 else "decoupled" if is_decoupled else "gradient",
+        given["maximize"],
+    )  # fmt: skip
 
 
 def _on_host(lr: Any, beta1: Any, beta2: Any, steps: list) -> tuple[list, list]:

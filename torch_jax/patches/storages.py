@@ -94,17 +94,12 @@ class _JaxStorage:
         return _JaxStorage.copy_(self, host)
 
 
-@patch("torch.UntypedStorage.copy_", AT_FIRST_USE)
-def _copy_to_host(original: Any) -> Any:
+@around("torch.UntypedStorage.copy_", AT_FIRST_USE)
+def _copy_to_host(original: Any, self: Any, src: Any, *args: Any, **kwargs: Any) -> Any:
     """C++ cannot copy from or to a storage of this device, in which it sees no bytes."""
-    either = _either(_JaxStorage.copy_, original)
-
-    @functools.wraps(original)
-    def copy_(self: Any, src: Any, *args: Any, **kwargs: Any) -> Any:
-        crosses = storage.is_jax_storage(src) and not storage.is_jax_storage(self)
-        return either(self, src.cpu() if crosses else src, *args, **kwargs)
-
-    return copy_
+    if storage.is_jax_storage(self):
+        return _JaxStorage.copy_(self, src, *args, **kwargs)
+    return original(self, src.cpu() if storage.is_jax_storage(src) else src, *args, **kwargs)
 
 
 @around("torch.UntypedStorage._swap_data_ptr_", AT_FIRST_USE, since="torch 2.12")

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_jax.core.patching import AT_FIRST_USE, around, patch
+from torch_jax.core.patching import AT_FIRST_USE, around
 from torch_jax.dispatch import autocast, batching
 
 
-@patch("torch._C._functorch._vmap_increment_nesting", AT_FIRST_USE)  # which Dynamo calls
-@patch("torch._functorch.predispatch._vmap_increment_nesting_impl", AT_FIRST_USE)
-def _with_rules(original: Any) -> Any:
+@around("torch._C._functorch._vmap_increment_nesting", AT_FIRST_USE)  # which Dynamo calls
+@around("torch._functorch.predispatch._vmap_increment_nesting_impl", AT_FIRST_USE)
+def _with_rules(original: Any, batch_size: Any, randomness: str) -> int:
     """PyTorch calls an operator without a batching rule once for each example, or refuses it.
 
     Registering rules at the first use of the device would make that a tenth slower.
     """
-
-    def increment(batch_size: Any, randomness: str) -> int:
-        batching.installed()
-        return original(batch_size, randomness)
-
-    return increment
+    batching.installed()
+    return original(batch_size, randomness)
 
 
 @around("torch.clear_autocast_cache", AT_FIRST_USE)
