@@ -155,6 +155,14 @@ def test_a_generator_is_loaded_with_weights_only():
     assert draw(other) == draw(generator)
 
 
+def test_a_class_of_the_users_may_be_a_generator():
+    class Mine(torch.Generator):
+        pass
+
+    assert type(Mine().manual_seed(1)) is Mine and isinstance(Mine(), torch.Generator)
+    assert not isinstance(torch.Generator("jax"), Mine)
+
+
 def test_generators_are_apart_from_one_another_and_the_default_one():
     torch.manual_seed(0)
     plain = [draw(), draw()]

@@ -24,53 +24,41 @@ from jaxlib import _jax
 _FOR_EVER = 10**8  # seconds; a rank that was stopped for a while, as in a debugger, is not dead
 
 
-class _Ranks:
-    """The ranks that have registered, and their open connections."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.open: dict[socket.socket, int] = {}
-        self.come: set[int] = set()
-        self.ended: list[int] = []
-
-    def hear(self, connection: socket.socket) -> bool:
-        """Read a connection; return False where it has ended, or is none of a rank's."""
-        try:
-            words = connection.recv(64).split()
-            for word in words:
-                if word == b"?":
-                    connection.sendall(json.dumps(self.ended).encode() + b"\n")
-                elif word.isdigit() and int(word) < self.size:
-                    self.open[connection] = int(word)
-                    self.come.add(int(word))
-                else:
-                    return False
-            return bool(words)
-        except OSError:
-            return False
-
-    def part(self, connection: socket.socket) -> None:
-        """Note the end of a connection, and of its rank."""
-        if connection in self.open:
-            self.ended.append(self.open.pop(connection))
+def _named(connection: socket.socket, size: int, ended: list[int]) -> list[int] | None:
+    """Return the ranks that a connection names, its question answered; None where it has ended."""
+    try:
+        words = connection.recv(64).split()
+        numbers = [int(word) for word in words if word != b"?"]
+        if b"?" in words:
+            connection.sendall(json.dumps(ended).encode() + b"\n")
+    except (OSError, ValueError):
+        return None
+    return numbers if words and all(0 <= number < size for number in numbers) else None
 
 
 def _serve(listener: socket.socket, size: int, patience: float) -> None:
     """Answer the ranks until all have registered and ended, or no more of them can register."""
-    ranks = _Ranks(size)
+    ranks: dict[Any, int] = {}  # by their open connections
+    come: set[int] = set()
+    ended: list[int] = []
     deadline = time.monotonic() + patience
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
-    while ranks.open or (len(ranks.come) < size and time.monotonic() < deadline):
+    while ranks or (len(come) < size and time.monotonic() < deadline):
         for key, _ in selector.select(timeout=1.0):
-            if key.fileobj is listener:
+            connection: Any = key.fileobj
+            if connection is listener:
                 selector.register(listener.accept()[0], selectors.EVENT_READ)
                 continue
-            connection: Any = key.fileobj
-            if not ranks.hear(connection):
+            named = _named(connection, size, ended)
+            if named is None:
                 selector.unregister(connection)
-                ranks.part(connection)
                 connection.close()
+                if connection in ranks:
+                    ended.append(ranks.pop(connection))
+            for number in named or ():
+                ranks[connection] = number
+                come.add(number)
 
 
 def main(port: str, size: str, seconds: str) -> None:

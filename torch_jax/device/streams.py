@@ -193,7 +193,7 @@ def stream(stream: Any) -> StreamContext:
 
 def standing_for(kind: Any, ours: Any, is_ours: Callable[..., bool] | None = None) -> Any:
     """Return a class that replaces ``kind``, but makes ``ours`` for arguments of this device."""
-    is_ours = is_ours or _is_ours
+    asks = is_ours or _is_ours
 
     class StandsFor(type(kind)):  # type: ignore[misc]
         def __subclasscheck__(cls, subclass: type) -> bool:
@@ -205,7 +205,7 @@ def standing_for(kind: Any, ours: Any, is_ours: Callable[..., bool] | None = Non
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             if cls is not public:
                 return super().__call__(*args, **kwargs)
-            return (ours if is_ours(*args, **kwargs) else kind)(*args, **kwargs)
+            return (ours if asks(*args, **kwargs) else kind)(*args, **kwargs)
 
     public: Any = StandsFor(kind.__name__, (kind,), {"__doc__": kind.__doc__})
     public.__module__ = "torch"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -104,7 +104,7 @@ def at(lens: Lens, starts: Any) -> Lens:
     return tuple(step._replace(starts=found) if _is_moving(step) else step for step in lens)
 
 
-def _is_moving(step: Any) -> bool:
+def _is_moving(step: Any) -> TypeGuard[Slice]:
     return isinstance(step, Slice) and step.starts is None
 
 

@@ -38,16 +38,12 @@ def _patch_generator(original: Any) -> Any:
     return streams.standing_for(original, JaxGenerator, names_jax)
 
 
-@patch("torch.Stream", AT_IMPORT)
-def _patch_stream(original: Any) -> Any:
-    """``torch.Stream(device="jax")`` asks the device's guard in C++, which has no streams."""
-    return streams.standing_for(original, streams.Stream)
-
-
-@patch("torch.Event", AT_IMPORT)
-def _patch_event(original: Any) -> Any:
-    """``torch.Event("jax")`` makes an event that C++ cannot record."""
-    return streams.standing_for(original, streams.Event)
+for _kind in (streams.Stream, streams.Event):
+    patch(
+        f"torch.{_kind.__name__}",
+        AT_IMPORT,
+        why="For device jax it asks the device's guard in C++, which has no streams and events.",
+    )(functools.partial(streams.standing_for, ours=_kind))
 
 
 @around("torch.Tensor.pin_memory", AT_IMPORT)
