@@ -21,7 +21,7 @@ from torch_jax.capture.tape import Changed
 from torch_jax.compiler.donation import copy_shared
 from torch_jax.core import errors, policies
 from torch_jax.core.collection import no_collection
-from torch_jax.core.node import lent
+from torch_jax.core.node import Lent
 from torch_jax.core.tracers import TracedElsewhere, is_traced_elsewhere
 from torch_jax.core.x64 import x64
 from torch_jax.memory import lending, sharding
@@ -57,7 +57,7 @@ class Replay:
         self._results = self._places_of(node for _, node in left.written)
         self._donated = [self._order[at] for at in self._program.donated if self._order[at] >= 0]
         arrays = [observer.storages.met[at].storage.array for at in self.written]
-        self._placeholders = [lent(array.shape, array.dtype) for array in arrays]
+        self._placeholders = [Lent(array.shape, array.dtype) for array in arrays]
         many = len(self._program.outputs) > ARRAYS_WORTH_CALM
         self._calm: Callable[[], Any] = no_collection if many else contextlib.nullcontext
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any, NamedTuple
-
-from torch_jax.budgets import ENTRIES_REMEMBERED
 
 
 class Sized:
@@ -68,21 +65,14 @@ class Lent(Sized):
     """A placeholder for an array that a program has taken: its form, and no elements.
 
     The program may overwrite the array. Other threads that meet a placeholder wait.
+
+    >>> import numpy as np
+    >>> Lent((2, 3), np.dtype("float32")).nbytes
+    24
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any):
         self.shape, self.dtype = shape, dtype
-
-
-@functools.lru_cache(ENTRIES_REMEMBERED)
-def lent(shape: tuple[int, ...], dtype: Any) -> Lent:
-    """Return the placeholder for an array of this form.
-
-    >>> import numpy as np
-    >>> lent((2, 3), np.dtype("float32")).nbytes
-    24
-    """
-    return Lent(shape, dtype)
 
 
 class Integers(NamedTuple):

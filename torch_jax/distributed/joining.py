@@ -62,7 +62,7 @@ def _connect(store: Any, rank: int, size: int) -> None:
         return  # by jax.distributed.initialize: a user's own coordinator
     refuse_started("torch.distributed.init_process_group('jax')")
     _joined = _join(store, rank, size)
-    processes.tell_ended_by(ended)
+    processes.ended = ended
     atexit.register(_leave)
 
 

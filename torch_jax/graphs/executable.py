@@ -28,7 +28,7 @@ from torch_jax.compiler import donation
 from torch_jax.compiler import options as xla_options
 from torch_jax.core import absent, errors, policies, precision, progress, tracers
 from torch_jax.core.log import LOGGER
-from torch_jax.core.node import lent
+from torch_jax.core.node import Lent
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import call_jax
 from torch_jax.environment import overrides
@@ -235,7 +235,7 @@ class Executable:
 
         places = compiled.places
         storages = [given[at].untyped_storage() for at in compiled.lent]
-        forms = [lent(memories[at].shape, memories[at].dtype) for at in places]
+        forms = [Lent(memories[at].shape, memories[at].dtype) for at in places]
         run, afterwards = compiled.run, compiled.afterwards
         if sharding.Use.begun:
             run = sharding.keeping_outputs(run, memories, places, afterwards)

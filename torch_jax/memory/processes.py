@@ -64,13 +64,6 @@ def share(sharding: NamedSharding, dimension: int) -> int:
     return math.prod(devices.shape[axis] for axis in axes) // len(own)
 
 
-def is_readable(array: Any) -> bool:
-    """Return whether this process has all values of an array, as it has those of NumPy's."""
-    if not isinstance(array, jax.Array):
-        return True
-    return array.is_fully_addressable or array.is_fully_replicated
-
-
 def whole(array: Any) -> jax.Array:
     """Return an array that this process can read: itself, or all parts gathered from the processes.
 
@@ -86,13 +79,8 @@ def whole(array: Any) -> jax.Array:
     return array
 
 
-def tell_ended_by(ended: Callable[[], list[int]]) -> None:
-    """Have ``ended`` report the numbers of processes that have ended, while others wait."""
-    global _ended
-    _ended = ended
-
-
-_ended: Callable[[], list[int]] = list
+# Returns the numbers of processes that have ended. Set where processes meet.
+ended: Callable[[], list[int]] = list
 
 
 def _wait(array: Any) -> None:
@@ -103,7 +91,7 @@ def _wait(array: Any) -> None:
         pause = min(2 * pause, 0.01)
         now = time.monotonic()
         if now - asked > SECONDS_BETWEEN_QUESTIONS:
-            asked, gone = now, _ended()
+            asked, gone = now, ended()
             gone_since = (gone_since or now) if gone else None
             if gone_since is not None and now - gone_since > SECONDS_AFTER_AN_END:
                 raise RuntimeError(

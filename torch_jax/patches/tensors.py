@@ -9,7 +9,7 @@ import torch
 from torch_jax._private import functorch, pytorch
 from torch_jax.core import tracers
 from torch_jax.core.patching import AT_FIRST_USE, around
-from torch_jax.memory import processes, sharding, storage
+from torch_jax.memory import sharding, storage
 
 _JAX = pytorch.DEVICE_TYPE
 
@@ -46,6 +46,7 @@ def _patch_contents(original: Any, self: torch.Tensor, indent: int) -> str:
     """Formatting a tensor calls dozens of tiny operators: the CPU does so with a copy."""
     if self.device.type != _JAX:
         return original(self, indent)
-    if sharding.Use.begun and not processes.is_readable(storage.memory_of(self)):
+    memory = storage.memory_of(self) if sharding.Use.begun else None
+    if memory is not None and not (memory.is_fully_addressable or memory.is_fully_replicated):
         return "<over many processes: .cpu(), called in all of them, gathers it>"
     return original(self.cpu(), indent)
