@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_jax
-from tests.support.processes import script
+from tests.support.processes import output, script
 from tests.support.values import randn
 
 env = torch_jax.default_env()
@@ -318,6 +318,20 @@ def test_questions_to_cuda_are_constants_of_compiled_functions():
         with torch.autocast("cuda"):
             assert call(x).tolist() == [2, 2]
         assert call(x).tolist() == [1, 1]
+
+
+@pytest.mark.slow
+def test_questions_to_cuda_are_constants_where_dynamo_is_imported_later():
+    program = """
+import torch, torch_jax
+with torch_jax.default_env():
+    has_cuda = torch.cuda.is_available()
+    call = torch.compile(
+        lambda x: x * 2 if torch.cuda.is_available() else x, backend="jax", fullgraph=True
+    )
+    print(call(torch.ones(1, device="jax")).item() == 1 + has_cuda)
+"""
+    assert output("-c", program, new=True) == "True"
 
 
 def test_files_saved_on_cuda(tmp_path):

@@ -123,15 +123,20 @@ def traced_modules() -> Iterator[str]:
 def fold_in_graphs(function: Callable[[], Any], guarded: bool) -> None:
     """Let Dynamo, where it is loaded, take a function's result for a constant, and guard it."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
-    known = sys.modules.get("torch._dynamo.variables.torch")
-    allowed = getattr(rules, "_allowed_callable_ids", None)
-    names = ("constant_fold_functions", "constant_fold_functions_need_guards")
-    tables = [getattr(known, name, None) for name in names]
-    if allowed is None or not all(isinstance(table, dict) for table in tables):
+    allowed, tables = getattr(rules, "_allowed_callable_ids", None), tables_of_constants()
+    if allowed is None or not tables:
         return
     allowed.add(id(function))
     for table in tables if guarded else tables[:1]:
-        table[function] = None  # type: ignore[index]
+        table[function] = None
+
+
+def tables_of_constants() -> list[dict[Any, None]]:
+    """Return the functions whose results Dynamo takes for constants, and those that it guards."""
+    known = sys.modules.get("torch._dynamo.variables.torch")
+    names = ("constant_fold_functions", "constant_fold_functions_need_guards")
+    tables: list[Any] = [getattr(known, name, None) for name in names]
+    return tables if all(isinstance(table, dict) for table in tables) else []
 
 
 def unseen(function: Any) -> Any:

@@ -130,7 +130,7 @@ def or_shared() -> Iterator[None]:
 
 
 def _hear(event: str, seconds: float, **given: str | int) -> None:
-    """Hear from JAX of a program, on the thread that needs it, and of others of its events."""
+    """Count a program that JAX reports, on the thread that needs it."""
     if event == _LOADED:
         _here.has_loaded = True
     if event != _PROGRAM:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, pytorch
 from torch_jax.core import dynamo_constants
 from torch_jax.core.patching import around, patch
 from torch_jax.environment import callables
@@ -68,12 +68,15 @@ def _hide(add: Any) -> None:
 def _name_originals(rules: Any) -> Callable[[], None]:
     """Dynamo finds rules by the function: one that an environment has replaced has none.
 
-    It gets the rule of the original, and Dynamo looks through the replacement to that.
+    It gets the rule of the original, and Dynamo looks through the replacement to that. Where the
+    replacement's result counts as a constant, so does the original's.
     """
     found = rules()
     moved = [pair for pair in callables.STAND_INS.items() if pair[0] in found]
     for stand_in, replaced in moved:
         found[replaced] = found.pop(stand_in)
+    for table in dynamo.tables_of_constants():
+        table |= {old: None for new, old in callables.STAND_INS.items() if new in table}
 
     def undo() -> None:
         for stand_in, replaced in moved:
