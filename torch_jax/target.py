@@ -23,6 +23,7 @@ import jax
 from jax.experimental import topologies
 
 from torch_jax import config
+from torch_jax._private import jax_core
 
 
 class Gpu(NamedTuple):
@@ -152,6 +153,18 @@ def chosen() -> Target | None:
 
 
 _parsed = functools.cache(parse)
+
+
+def cudnn() -> int:
+    """Return the version of cuDNN that programs are compiled for, as 91000; 0 without any."""
+    return CUDNN if chosen() else jax_core.cudnn_version()
+
+
+def svd_of_tpus() -> Any:
+    """Return the decomposition that JAX has for TPUs, where programs are compiled for these."""
+    return jax_core.svd_of_tpus() if platform() == "tpu" else None
+
+
 _running = functools.cache(jax.default_backend)
 
 

@@ -21,8 +21,7 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import functorch, jax_core, pytorch
-from torch_jax.ops import attention_kernels
+from torch_jax._private import functorch, pytorch
 from torch_jax.recorded.one_by_one import compile_nothing
 
 _math = torch.ops.aten._scaled_dot_product_attention_math
@@ -31,7 +30,6 @@ _gradient = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_back
 
 def install() -> Any:
     """Register the kernel; return the library that keeps it registered."""
-    attention_kernels.cudnn_version = jax_core.cudnn_version
     library = torch.library.Library("aten", "IMPL")
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         library.impl("scaled_dot_product_attention", attend, key)

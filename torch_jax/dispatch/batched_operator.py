@@ -19,7 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax.dispatch import ladder
-from torch_jax.eager import variants
+from torch_jax.eager import refused_dtypes, variants
 from torch_jax.eager.entry import by_parameter
 from torch_jax.eager.signature import TENSOR, TENSORS, kind_of
 from torch_jax.memory import geometry
@@ -118,6 +118,7 @@ def _meta(op: Any, positions: Positions, batch_dims: Any, *args: Any, **kwargs: 
         sizes.append(next(t.shape[d] for t, d in zip(tensors, level, strict=True) if d is not None))
         tensors = [t if d is None else _example(t, d) for t, d in zip(tensors, level, strict=True)]
     args, kwargs = fill(tensors)
+    refused_dtypes.refuse(op, args, kwargs)
     result = op(*args, **kwargs)
     return pytree.tree_map_only(torch.Tensor, lambda t: t.new_empty((*sizes, *t.shape)), result)
 
@@ -134,7 +135,8 @@ def _lowering(op: Any, lowering: Lowering, positions: Positions) -> Lowering:
     """Return the lowering of an overload under ``jax.vmap``."""
 
     def over_batches(batch_dims: Any, *args: Any, **kwargs: Any) -> Any:
-        return _vmapped(_one_example(lowering), positions, batch_dims, args, kwargs)
+        one_example = _one_example(lowering, positions.names)
+        return _vmapped(one_example, positions, batch_dims, args, kwargs)
 
     return lowering._replace(
         name=f"torch_jax::{op}",
@@ -149,12 +151,11 @@ def _lowering(op: Any, lowering: Lowering, positions: Positions) -> Lowering:
     )
 
 
-def _one_example(lowering: Lowering) -> Callable[..., Any]:
+def _one_example(lowering: Lowering, names: list[str]) -> Callable[..., Any]:
     """Return the function of a lowering, called as for contiguous arguments."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        function = getattr(lowering.function, "__wrapped__", lowering.function)
-        given = dict(zip(function.__code__.co_varnames, args, strict=False)) | kwargs
+        given = dict(zip(names, args, strict=False)) | kwargs
         for name in lowering.contiguous:
             kwargs[f"{name}_is_contiguous"] = True
         for name in lowering.strided:

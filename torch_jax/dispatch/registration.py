@@ -11,13 +11,12 @@ from typing import Any
 import torch
 
 from torch_jax import config, ops
-from torch_jax._private import jax_core, pytorch
+from torch_jax._private import pytorch
 from torch_jax.core import forks, log, waking
 from torch_jax.dispatch import attention_choice, autocast, call_jax, ladder, sparse
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
 from torch_jax.memory import shared
-from torch_jax.ops import linalg
 from torch_jax.ops.registry import TABLE
 
 _libraries: list[torch.library.Library] = []  # a registration lives as long as these
@@ -26,7 +25,6 @@ _libraries: list[torch.library.Library] = []  # a registration lives as long as 
 def install() -> None:
     """Register kernels for the whole table; called once, at the first use of the device."""
     ops.load()
-    linalg.svd_of_tpus = jax_core.svd_of_tpus
     shared.install()
     library = torch.library.Library("aten", "IMPL")
     # The doors of waking are registered at `import torch`. Operators of other libraries may be

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from torch_jax.ops.derivatives import slope
-from torch_jax.ops.pointwise import wide
+from torch_jax.ops.pointwise import pointwise, wide
 from torch_jax.ops.registry import op
 from torch_jax.ops.unary import sigmoid
 
@@ -39,56 +40,36 @@ def prelu(self, weight):
     return jnp.where(self > 0, self, weight * self)
 
 
-@op("_prelu_kernel_backward")
-def prelu_backward(grad_output, self, weight):
+@pointwise("_prelu_kernel_backward")
+def prelu_backward(g, x, weight):
     """Return gradients of the input and of the weight at each element."""
-    g, x, w = wide(grad_output, self, weight)
-    return jnp.where(x > 0, g, w * g), jnp.where(x > 0, 0, x * g)
+    return jnp.where(x > 0, g, weight * g), jnp.where(x > 0, 0, x * g)
 
 
-@op("leaky_relu")
-def leaky_relu(self, negative_slope=0.01):
+@pointwise("leaky_relu")
+def leaky_relu(x, negative_slope=0.01):
     """Do ``jax.nn.leaky_relu``."""
-    x, slope = wide(self, negative_slope)
-    return jnp.where(x > 0, x, x * slope)
+    return jnp.where(x > 0, x, x * negative_slope)
 
 
-@op("leaky_relu_backward")
-def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
+@pointwise("leaky_relu_backward")
+def leaky_relu_backward(g, x, negative_slope, self_is_result):
     """Use the result, if given, for the sign of the input."""
-    g, x, slope = wide(grad_output, self, negative_slope)
-    return jnp.where(x > 0, g, g * slope)
+    return jnp.where(x > 0, g, g * negative_slope)
 
 
-@op("rrelu_with_noise_backward")
-def rrelu_with_noise_backward(grad_output, self, noise, lower, upper, training, self_is_result):
-    """Use the slopes drawn (``noise``), or in evaluation their mean."""
-    g, x, n, low, high = wide(grad_output, self, noise, lower, upper)
-    if not training:
-        return jnp.where(x > 0, g, g * ((low + high) / 2))
-    return g * n
-
-
-@op("elu")
-@slope(lambda x, alpha=1, scale=1, i=1: elu_backward(1, alpha, scale, i, False, x))
-def elu(self, alpha=1, scale=1, input_scale=1):
-    """Return ``scale * x`` above 0, ``scale * alpha * (exp(input_scale * x) - 1)`` below."""
-    x, a, s, i = wide(self, alpha, scale, input_scale)
-    return jnp.where(x < 0, jnp.expm1(x * i) * a * s, x * s)
-
-
-@op("elu_backward")
-def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
+@pointwise("elu_backward")
+def elu_backward(g, alpha, scale, input_scale, is_result, x):
     """Take the input or the result."""
-    g, x, a, s, i = wide(grad_output, self_or_result, alpha, scale, input_scale)
-    below = g * i * (x + a * s) if is_result else g * i * a * s * jnp.exp(x * i)
-    return jnp.where(x <= 0, below, g * s)
+    slope = x + alpha * scale if is_result else alpha * scale * jnp.exp(x * input_scale)
+    return jnp.where(x <= 0, g * input_scale * slope, g * scale)
 
 
-@op("celu")
-def celu(self, alpha=1.0):
-    """Return ``elu`` that is smooth for every ``alpha``."""
-    return elu(self, alpha, 1.0, 1.0 / jnp.asarray(alpha))
+@pointwise("elu")
+@slope(lambda x, alpha=1, scale=1, i=1: elu_backward(1, alpha, scale, i, False, x))
+def elu(x, alpha=1, scale=1, input_scale=1):
+    """Return ``scale * x`` above 0, ``scale * alpha * (exp(input_scale * x) - 1)`` below."""
+    return jnp.where(x < 0, jnp.expm1(x * input_scale) * alpha * scale, x * scale)
 
 
 _SQRT1_2 = math.sqrt(0.5)
@@ -101,19 +82,17 @@ def _normal_cdf(x):
     return 0.5 * (1 + jax.lax.erf(x * _SQRT1_2))
 
 
-@op("gelu")
-def gelu(self, *, approximate="none"):
+@pointwise("gelu")
+def gelu(x, *, approximate="none"):
     """Return ``x`` times the normal distribution function, or its approximation by tanh."""
-    (x,) = wide(self)
     if approximate == "tanh":
         return 0.5 * x * (1 + jnp.tanh(_TANH_SCALE * (x + _TANH_CUBIC * x * x * x)))
     return x * _normal_cdf(x)
 
 
-@op("gelu_backward")
-def gelu_backward(grad_output, self, *, approximate="none"):
+@pointwise("gelu_backward")
+def gelu_backward(g, x, *, approximate="none"):
     """Compute the derivative in closed form."""
-    g, x = wide(grad_output, self)
     if approximate == "tanh":
         t = jnp.tanh(_TANH_SCALE * (x + _TANH_CUBIC * x * x * x))
         slope = _TANH_SCALE * (1 + 3 * _TANH_CUBIC * x * x)
@@ -122,115 +101,68 @@ def gelu_backward(grad_output, self, *, approximate="none"):
     return g * (_normal_cdf(x) + x * density)
 
 
-@op("silu")
-def silu(self):
+@pointwise("silu")
+def silu(x):
     """Return ``x * sigmoid(x)``, of complex numbers too."""
-    (x,) = wide(self)
     return x * sigmoid(x)
 
 
-@op("silu_backward")
-def silu_backward(grad_output, self):
+@pointwise("silu_backward")
+def silu_backward(g, x):
     """Compute the derivative in closed form."""
-    g, x = wide(grad_output, self)
     s = sigmoid(x)
     return g * jnp.conj(s * (1 + x * (1 - s)))
 
 
-@op("mish")
-def mish(self):
-    """Return ``x * tanh(softplus(x))``."""
-    (x,) = wide(self)
-    return x * jnp.tanh(jax.nn.softplus(x))
+def _activation(name: str, function: Callable, backward: Callable) -> None:
+    """Enter a function of ``x`` and numbers, and its gradient, which takes ``g`` before these."""
+    pointwise(name)(slope(lambda *args: backward(1, *args))(function))
+    pointwise(f"{name}_backward")(backward)
 
 
-@op("mish_backward")
-def mish_backward(grad_output, self):
-    """Compute the derivative in closed form."""
-    g, x = wide(grad_output, self)
+def _mish_backward(g, x):
     t = jnp.tanh(jax.nn.softplus(x))
     return g * (t + x * jax.nn.sigmoid(x) * (1 - t * t))
 
 
-@op("hardtanh")
-@slope(lambda x, low=-1, high=1: hardtanh_backward(1, x, low, high))
-def hardtanh(self, min_val=-1, max_val=1):
-    """Clamp; NaN stays."""
-    x, low, high = wide(self, min_val, max_val)
-    return jnp.minimum(jnp.maximum(x, low), high)
-
-
-@op("hardtanh_backward")
-def hardtanh_backward(grad_output, self, min_val, max_val):
-    """Return 0 at the limits and beyond."""
-    g, x, low, high = wide(grad_output, self, min_val, max_val)
-    return jnp.where((x <= low) | (x >= high), 0, g)
-
-
-@op("hardsigmoid")
-@slope(lambda x: hardsigmoid_backward(1, x))
-def hardsigmoid(self):
-    """Return ``clamp(x + 3, 0, 6) / 6``."""
-    (x,) = wide(self)
-    return jnp.clip(x + 3, 0, 6) / 6
-
-
-@op("hardsigmoid_backward")
-def hardsigmoid_backward(grad_output, self):
-    """Return 1/6 inside (-3, 3), which PyTorch rounds to float32 for float64, too."""
-    g, x = wide(grad_output, self)
-    return jnp.where((x > -3) & (x < 3), g * float(np.float32(1 / 6)), 0)
-
-
-@op("hardswish")
-@slope(lambda x: hardswish_backward(1, x))
-def hardswish(self):
-    """Return ``x * hardsigmoid(x)``."""
-    (x,) = wide(self)
-    return x * jnp.clip(x + 3, 0, 6) / 6
-
-
-@op("hardswish_backward")
-def hardswish_backward(grad_output, self):
-    """Compute the derivative in closed form: 0 at -3, and 1 from 3 on."""
-    g, x = wide(grad_output, self)
-    return jnp.where(x <= -3, 0, jnp.where(x < 3, g * (x / 3 + 0.5), g))
-
-
-@op("softplus")
-@slope(lambda x, beta=1, threshold=20: softplus_backward(1, x, beta, threshold))
-def softplus(self, beta=1, threshold=20):
-    """Return ``log(1 + exp(beta x)) / beta``, or ``x`` where ``beta x`` exceeds ``threshold``."""
-    x, b, t = wide(self, beta, threshold)
-    return jnp.where(x * b > t, x, jnp.log1p(jnp.exp(x * b)) / b)
-
-
-@op("softplus_backward")
-def softplus_backward(grad_output, self, beta, threshold):
-    """Return ``g * sigmoid(beta x)``."""
-    g, x, b, t = wide(grad_output, self, beta, threshold)
-    return jnp.where(x * b > t, g, g * jax.nn.sigmoid(x * b))
-
-
-@op("softshrink")
-def softshrink(self, lambd=0.5):
-    """Move nearer to 0 by ``lambd``; 0 within; NaN stays."""
-    x, edge = wide(self, lambd)
-    return jnp.where(x > edge, x - edge, jnp.where(x < -edge, x + edge, x * 0))
-
-
-@op("hardshrink")
-def hardshrink(self, lambd=0.5):
-    """Return 0 within ``lambd`` of 0."""
-    x, edge = wide(self, lambd)
-    return jnp.where((x >= -edge) & (x <= edge), 0, x)
-
-
-@op("softshrink_backward", "hardshrink_backward")
-def softshrink_backward(grad_output, self, lambd):
-    """Return 0 within ``lambd`` of 0."""
-    g, x, edge = wide(grad_output, self, lambd)
+def _outside(g, x, edge=0.5):
     return jnp.where((x >= -edge) & (x <= edge), 0, g)
+
+
+_activation("mish", lambda x: x * jnp.tanh(jax.nn.softplus(x)), _mish_backward)
+_activation(
+    "hardtanh",
+    lambda x, low=-1, high=1: jnp.minimum(jnp.maximum(x, low), high),  # NaN stays
+    lambda g, x, low=-1, high=1: jnp.where((x <= low) | (x >= high), 0, g),
+)
+_activation(
+    "hardsigmoid",
+    lambda x: jnp.clip(x + 3, 0, 6) / 6,
+    # PyTorch rounds 1/6 to float32, for float64 too
+    lambda g, x: jnp.where((x > -3) & (x < 3), g * float(np.float32(1 / 6)), 0),
+)
+_activation(
+    "hardswish",
+    lambda x: x * jnp.clip(x + 3, 0, 6) / 6,
+    lambda g, x: jnp.where(x <= -3, 0, jnp.where(x < 3, g * (x / 3 + 0.5), g)),
+)
+_activation(
+    "softplus",
+    lambda x, b=1, t=20: jnp.where(x * b > t, x, jnp.log1p(jnp.exp(x * b)) / b),
+    lambda g, x, b=1, t=20: jnp.where(x * b > t, g, g * jax.nn.sigmoid(x * b)),
+)
+_activation(
+    "softshrink",
+    lambda x, d=0.5: jnp.where(x > d, x - d, jnp.where(x < -d, x + d, x * 0)),  # NaN stays
+    _outside,
+)
+_activation("hardshrink", lambda x, d=0.5: _outside(x, x, d), _outside)
+
+
+@pointwise("log_sigmoid_backward")
+def log_sigmoid_backward(g, x, buffer):
+    """Return ``g * sigmoid(-x)``; the buffer is not needed."""
+    return g * jax.nn.sigmoid(-x)
 
 
 @op("log_sigmoid_forward", meta=False)
@@ -241,13 +173,6 @@ def log_sigmoid_forward(self):
     buffer = jnp.exp(-jnp.abs(x))
     result = jnp.minimum(x, 0) - jnp.log1p(buffer)
     return result.astype(self.dtype), buffer.astype(self.dtype)
-
-
-@op("log_sigmoid_backward")
-def log_sigmoid_backward(grad_output, self, buffer):
-    """Return ``g * sigmoid(-x)``; the buffer is not needed."""
-    g, x = wide(grad_output, self)
-    return g * jax.nn.sigmoid(-x)
 
 
 @op("glu")
@@ -262,19 +187,13 @@ def glu(self, dim=-1):
 def glu_backward(grad_output, self, dim):
     """Return gradients of both halves, joined."""
     g, x = wide(grad_output, self)
-    x, gate = jnp.split(x, 2, dim)
-    s = jax.nn.sigmoid(gate)
-    return jnp.concatenate([g * s, g * x * s * (1 - s)], dim)
+    return jax.vjp(lambda x: glu(x, dim), x)[1](g)[0]
 
 
 @op("glu_jvp")
-def glu_jvp(glu, x, dx, dim):
+def glu_jvp(glu_of_x, x, dx, dim):
     """Return the forward derivative."""
-    y, x, dx = wide(glu, x, dx)
-    gate = jnp.split(x, 2, dim)[1]
-    da, dgate = jnp.split(dx, 2, dim)
-    s = jax.nn.sigmoid(gate)
-    return da * s + y * (dgate - s * dgate)
+    return jax.jvp(lambda x: glu(x, dim), (x,), (dx,))[1]
 
 
 @op("glu_backward_jvp")

@@ -30,16 +30,6 @@ def _kept(key: jax.Array, dropout_p: float, like: jax.Array) -> jax.Array:
     return jnp.where(mask, jnp.asarray(1 / (1 - dropout_p), like.dtype), 0)
 
 
-def _key_to_integer(key: jax.Array) -> jax.Array:
-    """Return the two words of a PRNG key as the int64 that PyTorch's schema has room for."""
-    return lax.bitcast_convert_type(jax.random.key_data(key), jnp.int64)
-
-
-def _key_from_integer(seed: jax.Array) -> jax.Array:
-    words = lax.bitcast_convert_type(seed, jnp.uint32)
-    return jax.random.wrap_key_data(words, impl="threefry2x32")
-
-
 def _dropout(key: Any, dropout_p: float) -> attention_blocks.Dropout | None:
     """Return the mask of each block, from a key of its own; the gradient makes the same again."""
     if not dropout_p:
@@ -95,13 +85,9 @@ def _in_five(bias: jax.Array, served: int) -> jax.Array:
 
 def _bias_gradient(grad: jax.Array, bias: jax.Array, query: jax.Array) -> jax.Array:
     """Return the transpose of a mask's way into five dims."""
-    batch, served, each, *rest = grad.shape
-    lead = query.shape[:-3]
-    grad = grad.reshape(*(lead if len(lead) > 1 else (batch,)), served * each, *rest)
-    grad = grad.reshape(grad.shape[1:]) if not lead else grad
-    grad = grad.sum(range(grad.ndim - bias.ndim))
-    axes = [i for i, n in enumerate(bias.shape) if n == 1 and grad.shape[i] != 1]
-    return grad.sum(axes, keepdims=True)
+    like = jax.ShapeDtypeStruct(bias.shape, grad.dtype)
+    way = jax.linear_transpose(lambda x: _in_five(_in_four(x, query), grad.shape[1]), like)
+    return way(grad)[0]
 
 
 # --- the form -------------------------------------------------------------------------------------
@@ -114,7 +100,7 @@ def _machine() -> dict[str, Any]:
     if platform == "gpu":
         found |= {
             "capability": attention_kernels.capability(),
-            "cudnn": target.CUDNN if target.chosen() else attention_kernels.cudnn_version(),
+            "cudnn": target.cudnn(),
         }
     return found
 
@@ -197,8 +183,9 @@ def attention(
 
         out, log_sum_exp = _on(platform, fast, by_blocks, query, key, value)
     lengths = query.shape[-2], key.shape[-2]
-    state = _key_to_integer(prng), jnp.zeros((), jnp.int64)
-    return out, log_sum_exp, None, None, *lengths, *state, None
+    # the two words of a PRNG key, as the int64 that PyTorch's schema has room for
+    seed = lax.bitcast_convert_type(jax.random.key_data(prng), jnp.int64)
+    return out, log_sum_exp, None, None, *lengths, seed, jnp.zeros((), jnp.int64), None
 
 
 def _scale(scale: float | None, query: jax.Array) -> float:
@@ -211,40 +198,25 @@ def _scale(scale: float | None, query: jax.Array) -> float:
     products=True,
 )
 def attention_backward(
-    grad_out,
-    query,
-    key,
-    value,
-    attn_bias,
-    grad_input_mask,
-    out,
-    logsumexp,
-    cum_seq_q,
-    cum_seq_k,
-    max_q,
-    max_k,
-    dropout_p,
-    is_causal,
-    philox_seed,
-    philox_offset,
-    *,
-    scale=None,
+    grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, *options, scale=None
 ):
     """Return gradients of query, key, value and bias; the scores are computed again."""
+    dropout_p, is_causal, philox_seed, _ = options[-4:]
     scale, of_bias = _scale(scale, query), grad_input_mask[3] and attn_bias is not None
 
     def by_blocks(query, key, value, grad_out):
-        dropout = _dropout(_key_from_integer(philox_seed), dropout_p) if dropout_p else None
+        dropout = None
+        if dropout_p:
+            words = lax.bitcast_convert_type(philox_seed, jnp.uint32)
+            dropout = _dropout(jax.random.wrap_key_data(words, impl="threefry2x32"), dropout_p)
         call = _arranged(query, key, value, attn_bias, is_causal, scale, dropout)
         rows = call.query.shape[:-1]
         grad, result = (x.reshape(*rows, x.shape[-1]) for x in (grad_out, out))
         sums = logsumexp.reshape(rows)
-        found = attention_blocks.backward(call, grad, result, sums, of_bias)
+        *found, of_mask = attention_blocks.backward(call, grad, result, sums, of_bias)
         given = (query, key, value)
-        grads = [_gathered(g, x) for g, x in zip(found[:3], given, strict=True)]
-        if found.bias is None:
-            return *grads, None
-        return *grads, _bias_gradient(found.bias, attn_bias, query)
+        grads = [_gathered(g, x) for g, x in zip(found, given, strict=True)]
+        return *grads, None if of_mask is None else _bias_gradient(of_mask, attn_bias, query)
 
     given = query, key, value, attn_bias, is_causal, dropout_p
     found = None if of_bias else _kernel(*given, is_gradient=True)

@@ -109,26 +109,21 @@ def _exponentials(call: Attention, block: _Block) -> tuple[jax.Array, jax.Array,
 
     Dividing by the sum is ten times as accurate as subtracting its logarithm from the scores.
     """
-    scores = _scores(call, block)
+    scores = product("nhgqd,nhkd->nhgqk", block.rows(call.query), block.keys(call.key))
+    scores = _masked(scores, call, block, lambda x: x)
     largest = sums.row_max(scores)
     weights = jnp.exp(scores - largest)
     total = sums.row_sum(weights)
     return weights, total, largest + jnp.log(total)
 
 
-class Gradients(NamedTuple):
-    """Gradients of query, key and value, and of the bias where it is asked for."""
-
-    query: jax.Array
-    key: jax.Array
-    value: jax.Array
-    bias: jax.Array | None
-
-
 def backward(
     call: Attention, grad: jax.Array, out: jax.Array, log_sum_exp: jax.Array, of_bias: bool = False
-) -> Gradients:
-    """Return gradients, in float32 or better, given that of the result."""
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    """Return gradients of query, key, value and, if asked for, of the bias; given the result's.
+
+    They are in float32 or better.
+    """
     # A row of nothing but -inf: its weights are to be 0, not exp(-inf + inf).
     of_rows = jnp.where(log_sum_exp == -jnp.inf, jnp.inf, log_sum_exp)[..., None]
     # The sum of weights times their gradients. Of half types it is not taken from the result,
@@ -170,7 +165,7 @@ def backward(
     return _summed_up(call, of_block, of_bias)
 
 
-def _summed_up(call: Attention, of_block: Any, of_bias: bool) -> Gradients:
+def _summed_up(call: Attention, of_block: Any, of_bias: bool) -> tuple:
     keys = call.key.shape[2]
     of_rows, of_keys = [], []
     for group in call.groups:
@@ -186,7 +181,7 @@ def _summed_up(call: Attention, of_block: Any, of_bias: bool) -> Gradients:
         bias = _joined(parts, 3)
         if call.bias.shape[3] == 1:
             bias = bias.sum(3, keepdims=True)
-    return Gradients(query, key, value, bias)
+    return query, key, value, bias
 
 
 # --- blocks ---------------------------------------------------------------------------------------
@@ -249,11 +244,6 @@ def _longer(x: jax.Array, axis: int, length: int) -> jax.Array:
     """Return ``x`` with zeros behind it, for the keys that no row of a group has seen."""
     missing = length - x.shape[axis]
     return x if not missing else jnp.pad(x, [(0, missing * (d == axis)) for d in range(x.ndim)])
-
-
-def _scores(call: Attention, block: _Block) -> jax.Array:
-    scores = product("nhgqd,nhkd->nhgqk", block.rows(call.query), block.keys(call.key))
-    return _masked(scores, call, block, lambda x: x)
 
 
 def _masked(

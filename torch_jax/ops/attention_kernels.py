@@ -19,13 +19,6 @@ from torch_jax import target
 _INTERPRETED = False  # Pallas' kernels in the interpreter, which tests switch on
 
 
-def _no_cudnn() -> int:
-    return 0
-
-
-# Returns the version of cuDNN, as 91000; 0 where there is none. Set by ``dispatch``.
-cudnn_version: Callable[[], int] = _no_cudnn
-
 Kernel = Callable[..., tuple[jax.Array, jax.Array]]
 
 

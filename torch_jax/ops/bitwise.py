@@ -10,20 +10,13 @@ import jax.numpy as jnp
 from torch_jax.ops.promotion import promote
 from torch_jax.ops.registry import op
 
-_NOT_WHOLE = "half float complex"
 
-
-def _bitwise(
-    function: Callable[..., Any],
-    *names: str,
-    refuses: str = _NOT_WHOLE,
-    meta: bool | str = True,
-) -> None:
+def _bitwise(function: Callable[..., Any], *names: str, meta: bool | str = True) -> None:
     def lowering(self, other):
         return function(*promote(self, other))
 
     lowering.__doc__ = f"``{function.__name__}`` of promoted operands."
-    op(*names, refuses=refuses, meta=meta)(lowering)
+    op(*names, meta=meta)(lowering)
 
 
 def _left_shift(a, b):
@@ -47,11 +40,14 @@ for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
 for _side, _shift in (("left", _left_shift), ("right", _right_shift)):
     _name = f"bitwise_{_side}_shift"
     _dunder = f"__{_side[0]}shift__"
-    _refused = f"bool {_NOT_WHOLE}"
     for _kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"):
-        _bitwise(_shift, f"{_name}.{_kind}", refuses=_refused)
+        _bitwise(_shift, f"{_name}.{_kind}")
     # meta functions of their own, in Python, ask for integers on the left
-    _bitwise(_shift, f"{_dunder}.Tensor", refuses=_refused, meta=f"{_name}.Tensor")
-    _bitwise(_shift, f"{_dunder}.Scalar", refuses=_refused, meta=f"{_name}.Tensor_Scalar")
+    _bitwise(_shift, f"{_dunder}.Tensor", meta=f"{_name}.Tensor")
+    _bitwise(_shift, f"{_dunder}.Scalar", meta=f"{_name}.Tensor_Scalar")
 
-op("bitwise_not", refuses=_NOT_WHOLE)(jnp.bitwise_not)
+
+@op("bitwise_not")
+def bitwise_not(self):
+    """Do ``jnp.bitwise_not``."""
+    return jnp.bitwise_not(self)

@@ -111,7 +111,8 @@ def masked(x: jax.Array, indices: list[Any], masks: tuple[bool, ...]) -> Masked 
     That is the case if they hold in different numbers of places, or beside an index tensor as long
     as their positions.
     """
-    mine, others = _apart(indices, masks)
+    mine = [i for i, m in zip(indices, masks, strict=True) if m]
+    others = [i for i, m in zip(indices, masks, strict=True) if not m and i is not None]
     if any(i.ndim and i.shape[-1] != 1 for i in others) or not all(mask.ndim for mask in mine):
         return None
     count, *different = {count_of(mask) for mask in mine}
@@ -126,12 +127,6 @@ def masked(x: jax.Array, indices: list[Any], masks: tuple[bool, ...]) -> Masked 
     length = length_for(count, min(mask.size for mask in mine))
     shape = (*rest[:first], *block, *rest[first:])
     return Masked(indices, masks, length, shape, first + len(block) - 1)
-
-
-def _apart(indices: list[Any], masks: tuple[bool, ...]) -> tuple[list[Any], list[Any]]:
-    """Return the masks, and the index tensors."""
-    marked = list(zip(indices, masks, strict=True))
-    return [i for i, m in marked if m], [i for i, m in marked if not m and i is not None]
 
 
 def _picks(index: Any, mask: bool) -> list[bool]:

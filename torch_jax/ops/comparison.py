@@ -18,8 +18,7 @@ def _comparison(name: str, function: Callable[..., Any]) -> None:
         return function(*promote(self, other))
 
     compare.__doc__ = f"``jnp.{function.__name__}`` of promoted operands."
-    refuses = "" if name in ("eq", "ne") else "complex"
-    op(f"{name}.Tensor", f"{name}.Scalar", refuses=refuses)(compare)
+    op(f"{name}.Tensor", f"{name}.Scalar")(compare)
 
 
 for _name, _function in {
@@ -54,15 +53,3 @@ _of_fractions("isneginf", lambda x: x == -np.inf)
 def equal(self, other):
     """Return a Python bool; tensors of different shapes are not equal."""
     return self.shape == other.shape and bool(on_host((self == other).all()))
-
-
-@op("_is_all_true")
-def is_all_true(self):
-    """Return ``all`` of a bool tensor."""
-    return jnp.all(self)
-
-
-@op("_is_any_true")
-def is_any_true(self):
-    """Return ``any`` of a bool tensor."""
-    return jnp.any(self)

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from torch_jax.ops.derivatives import differentiated_as
-from torch_jax.ops.promotion import category, opmath, promote
+from torch_jax.ops.promotion import category, opmath, promote, refuse
 from torch_jax.ops.registry import op
 
 
@@ -18,7 +18,7 @@ def _make(real, imag):
     return lax.complex(*jnp.broadcast_arrays(real.astype(wide), imag.astype(wide)))
 
 
-@op("complex", refuses="bool int complex")
+@op("complex")
 def complex_(real, imag):
     """Return complex numbers from real and imaginary part, of one dtype."""
     if real.dtype != imag.dtype:
@@ -26,9 +26,10 @@ def complex_(real, imag):
     return _make(*promote(real, imag))
 
 
-@op("polar", refuses="bool int half complex")
+@op("polar")
 def polar(abs, angle):
-    """Return complex numbers from absolute value and angle."""
+    """Return complex numbers from absolute value and angle; the CPU refuses half types."""
+    refuse("polar", abs.dtype, "half")
     return _polar(*promote(abs, angle))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +10,10 @@ import numpy as np
 from jax import lax
 
 from torch_jax.ops import conv_forms as forms
+from torch_jax.ops.conv_forms import full
 from torch_jax.ops.precision import precision
-from torch_jax.ops.promotion import category, opmath
+from torch_jax.ops.promotion import opmath
 from torch_jax.ops.registry import InOrder, op
-
-
-def _full(values: Sequence[int], n: int) -> tuple[int, ...]:
-    """Return one value per spatial dimension; a single one is repeated for all."""
-    return tuple(values) * n if len(values) == 1 else tuple(values)
 
 
 def _correlate(input, weight, geometry, dtype=None, spread=None) -> jax.Array:
@@ -126,37 +121,27 @@ def _to_weight(output, input, shape, geometry) -> jax.Array:
 
 def _geometry(n, stride, padding, dilation, transposed, output_padding, groups):
     """Return stride, edges, dilation and groups of the correlation, or of the one to transpose."""
-    stride, padding, dilation = _full(stride, n), _full(padding, n), _full(dilation, n)
-    extra = _full(output_padding, n) if transposed else (0,) * n
+    stride, padding, dilation = full(stride, n), full(padding, n), full(dilation, n)
+    extra = full(output_padding, n) if transposed else (0,) * n
     return stride, [(p, p - e) for p, e in zip(padding, extra, strict=True)], dilation, groups
 
 
 def _refuse(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     """Raise for arguments that the CPU refuses and PyTorch's meta function lets pass."""
-    if input.dtype == jnp.bool_ or (
-        transposed and category(input.dtype) == 1 and input.dtype != jnp.int64
-    ):
-        raise NotImplementedError(f'"convolution" not implemented for {input.dtype}')
-    if bias is not None and bias.dtype != input.dtype:
-        raise ValueError(f"input and bias should be of one type, not {input.dtype}, {bias.dtype}")
-    if min(stride) < 1 or min(dilation) < 1 or groups < 1:
-        raise ValueError(
-            f"stride, dilation and groups must be positive: {stride, dilation, groups}"
-        )
-    if min(padding) < 0 or min(output_padding) < 0:
-        raise ValueError(f"negative padding is not supported: {padding, output_padding}")
     n = input.ndim - 2
-    steps = map(max, _full(stride, n), _full(dilation, n))
-    # without elements, the CPU's kernel of an empty convolution runs, which looks at no padding
-    if transposed and input.size and any(map(operator.ge, _full(output_padding, n), steps)):
-        raise ValueError("output padding must be smaller than either stride or dilation")
-    if input.size == 0 and input.shape[0] and input.shape[1]:
-        raise ValueError(f"only the batch and channels of a convolution may be 0: {input.shape}")
+    steps = map(max, full(stride, n), full(dilation, n))
     outputs = weight.shape[1] * groups if transposed else weight.shape[0]
-    if weight.shape[0] < groups:
-        raise ValueError(f"expected weight to be at least {groups} at dimension 0")
-    if bias is not None and bias.shape != (outputs,):
-        raise ValueError(f"expected bias to have {outputs} elements, but got {bias.shape}")
+    if (
+        min(*stride, *dilation, groups) < 1
+        or min(*padding, *output_padding) < 0
+        # without elements, the CPU's kernel of an empty convolution runs, which looks at no padding
+        or (transposed and input.size and any(map(operator.ge, full(output_padding, n), steps)))
+        # only the batch and the channels may be empty
+        or (input.size == 0 and input.shape[0] and input.shape[1])
+        or weight.shape[0] < groups
+        or (bias is not None and (bias.dtype, bias.shape) != (input.dtype, (outputs,)))
+    ):
+        raise ValueError("the CPU refuses these arguments, and says why")
 
 
 @op("convolution", "convolution_overrideable", channels_last=("input", "weight"), products=True)
@@ -179,7 +164,12 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     return InOrder(out, tuple(range(5))) if (n, out.dtype) == (3, np.float64) else out
 
 
-def _gradients(grad_output, input, weight, geometry, transposed, output_mask):
+@op("convolution_backward", products=True)
+def convolution_backward(grad_output, input, weight, bias_sizes, *geometry_and_mask):
+    """Return gradients of input, weight and bias, None where the mask does not ask."""
+    *options, output_mask = geometry_and_mask
+    transposed = options[3]
+    geometry = _geometry(input.ndim - 2, *options)
     grad_input = grad_weight = grad_bias = None
     if output_mask[0] and transposed:
         grad_input = _correlate(grad_output, weight, geometry, opmath(grad_output.dtype))
@@ -195,42 +185,10 @@ def _gradients(grad_output, input, weight, geometry, transposed, output_mask):
     return grad_input, grad_weight, grad_bias
 
 
-@op("convolution_backward", products=True)
-def convolution_backward(
-    grad_output,
-    input,
-    weight,
-    bias_sizes,
-    stride,
-    padding,
-    dilation,
-    transposed,
-    output_padding,
-    groups,
-    output_mask,
-):
-    """Return gradients of input, weight and bias, None where ``output_mask`` does not ask."""
-    n = input.ndim - 2
-    geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
-    return _gradients(grad_output, input, weight, geometry, transposed, output_mask)
-
-
 @op("convolution_backward_overrideable", products=True)
-def convolution_backward_overrideable(
-    grad_output,
-    input,
-    weight,
-    stride,
-    padding,
-    dilation,
-    transposed,
-    output_padding,
-    groups,
-    output_mask,
-):
+def convolution_backward_overrideable(grad_output, input, weight, *geometry_and_mask):
     """Do ``convolution_backward`` as ``torch._convolution`` calls it."""
-    geometry = stride, padding, dilation, transposed, output_padding, groups
-    gradients = convolution_backward(grad_output, input, weight, None, *geometry, output_mask)
+    gradients = convolution_backward(grad_output, input, weight, None, *geometry_and_mask)
     return tuple(g if g is None else g.astype(grad_output.dtype) for g in gradients)
 
 

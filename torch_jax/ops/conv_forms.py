@@ -47,6 +47,11 @@ from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import opmath
 
 
+def full(values: Sequence[int], n: int) -> tuple[int, ...]:
+    """Return one value per spatial dimension; a single one is repeated for all."""
+    return tuple(values) * n if len(values) == 1 else tuple(values)
+
+
 def is_small(window: Sequence[int]) -> bool:
     """Return whether a window may be written out element by element."""
     return math.prod(window) <= ELEMENTS_OF_A_CONVOLUTION

@@ -8,6 +8,7 @@ of steps or labels compiles again.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -161,17 +162,11 @@ def ctc_loss_backward(
     )
 
 
-@op("_ctc_loss.Tensor", concrete=True, meta=False, host=("input_lengths", "target_lengths"))
-def ctc_loss_tensor(*args, **kwargs):
-    """Read the lengths, since the number of states is a shape."""
-    return ctc_loss(*args, **kwargs)
-
-
-@op(
-    "_ctc_loss_backward.Tensor",
-    concrete=True,
-    meta=False,
-    host=("input_lengths", "target_lengths"),
-)
-def ctc_loss_backward_tensor(*args, **kwargs):
-    return ctc_loss_backward(*args, **kwargs)
+# the lengths are read, since the number of states is a shape
+_OF_TENSORS: dict[str, Any] = {
+    "concrete": True,
+    "meta": False,
+    "host": ("input_lengths", "target_lengths"),
+}
+op("_ctc_loss.Tensor", **_OF_TENSORS)(ctc_loss)
+op("_ctc_loss_backward.Tensor", **_OF_TENSORS)(ctc_loss_backward)

@@ -12,15 +12,8 @@ import numpy as np
 from jax import lax
 
 from torch_jax.ops.derivatives import differentiated_as, root
-from torch_jax.ops.promotion import promote
 from torch_jax.ops.reduction import vector_norm
 from torch_jax.ops.registry import op
-
-
-@op("dist", static=("p",))
-def dist(self, other, p=2):
-    """Return the norm of the difference of two tensors."""
-    return vector_norm(jnp.subtract(*promote(self, other)), p)
 
 
 @op("_euclidean_dist")

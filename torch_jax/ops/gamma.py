@@ -87,7 +87,7 @@ def _trigamma(x):
     return jnp.where(low, (math.pi / jnp.sin(math.pi * x)) ** 2 - value, value)
 
 
-@op("polygamma", refuses="complex")
+@op("polygamma")
 @slope(lambda n, x: polygamma(n + 1, x))
 def polygamma(n, self):
     """Return the ``n``-th derivative of digamma."""
@@ -99,7 +99,7 @@ def polygamma(n, self):
         return x.dtype.type(factor) * zeta(jnp.asarray(n + 1, x.dtype), x)
 
 
-@op("mvlgamma", refuses="bool complex")
+@op("mvlgamma")
 def mvlgamma(self, p):
     """Return a sum of ``lgamma``."""
     x = wide_float(self)
@@ -133,5 +133,5 @@ def _incomplete_gamma(inside: Callable[..., jax.Array], at_zero: int) -> Callabl
 igamma = _incomplete_gamma(jsp.gammainc, 0)
 igammac = _incomplete_gamma(jsp.gammaincc, 1)
 
-float_op("digamma", digamma, "complex")
-float_op("lgamma", lax.lgamma, "complex")
+float_op("digamma", digamma)
+float_op("lgamma", lax.lgamma)

@@ -25,11 +25,6 @@ def _to_pixels(coordinate, size: int, align_corners: bool):
     return ((coordinate + 1) * size - 1) / 2
 
 
-def _clip(x, size: int):
-    """Clip into the image; the slope is 0 where a point had to be moved, and at the edge."""
-    return jnp.where(x <= 0, 0, jnp.where(x >= size - 1, size - 1, x))
-
-
 def _reflect(x, size: int, align_corners: bool):
     low, span = (0.0, size - 1) if align_corners else (-0.5, size)
     if span == 0:
@@ -44,7 +39,10 @@ def _inside(x, size: int, padding_mode: int, align_corners: bool):
     """Return coordinates after the padding mode; with zeros they may lie outside."""
     if padding_mode == _REFLECTION:
         x = _reflect(x, size, align_corners)
-    return x if padding_mode == _ZEROS else _clip(x, size)
+    if padding_mode == _ZEROS:
+        return x
+    # the slope is 0 where a point has to be moved, and at the edge
+    return jnp.where(x <= 0, 0, jnp.where(x >= size - 1, size - 1, x))
 
 
 def _read(image: jax.Array, points: list[jax.Array]) -> jax.Array:

@@ -14,8 +14,6 @@ from torch_jax.ops.registry import op
 @op("hash_tensor")
 def hash_tensor(self, dim=(), *, keepdim=False, mode=0):
     """Return the exclusive or of the bits of all elements, as float64 or int64, in uint64."""
-    if category(self.dtype) == 3:
-        raise NotImplementedError(f"hash_tensor is not implemented for {self.dtype}")
     wide = self.astype(np.float64 if category(self.dtype) == 2 else np.int64)
     bits = lax.bitcast_convert_type(wide, np.uint64)
     dims = axes(self, dim)

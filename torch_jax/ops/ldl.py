@@ -167,7 +167,9 @@ def linalg_ldl_solve(LD, pivots, B, *, hermitian=False):
 
     def solve(factor, pivots, b):
         lower, order, begins = _unpacked(factor, pivots)
-        lower = jnp.where(_is_corner(begins), 0, lower)
+        rows = jnp.arange(len(begins))
+        corners = (rows[:, None] == rows + 1) & begins  # where D, not L, is below the diagonal
+        lower = jnp.where(corners, 0, lower)
         y = triangular(lower, b[order], upper=False, unit=True)
         y = _solve_blocks(factor, begins, y, conj)
         y = triangular(lower, y, upper=False, unit=True, transpose=True, conjugate=hermitian)
@@ -176,9 +178,3 @@ def linalg_ldl_solve(LD, pivots, B, *, hermitian=False):
     for _ in factor.shape[:-2]:
         solve = jax.vmap(solve)
     return solve(factor, pivots, b)
-
-
-def _is_corner(begins: jax.Array) -> jax.Array:
-    """Return where D, not L, is below the diagonal."""
-    rows = jnp.arange(len(begins))
-    return (rows[:, None] == rows + 1) & begins

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -315,21 +314,13 @@ def linalg_eigvals(self):
     return _eig(self, vectors=False)[0]
 
 
-def _no_svd() -> None:
-    return None
-
-
-# Returns the decomposition that JAX has for TPUs, or None; registration replaces it.
-svd_of_tpus: Callable[[], Any] = _no_svd
-
-
 def svd(x: jax.Array, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """Return JAX's singular value decomposition, or the values alone.
 
     With integers of 64 bits in its loops, the compiler of TPUs ends the process (libtpu 0.0.42).
     """
     options: dict[str, Any] = {"full_matrices": full_matrices, "compute_uv": compute_uv}
-    decompose = svd_of_tpus() if target.platform() == "tpu" else None
+    decompose = target.svd_of_tpus()
     if decompose is None:
         return lax_linalg.svd(x, **options)
     with jax.enable_x64(False):

@@ -122,19 +122,9 @@ _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 def _check_lstsq(a, b, driver: str) -> None:
     """Raise for arguments that PyTorch refuses; its meta function does not exist."""
     rows = b.shape[-1:] if _is_vector(a, b) else b.shape[-2:-1]
-    problem = ""
-    if a.ndim < 2:
-        problem = "input must have at least 2 dimensions."
-    elif b.ndim < 1:
-        problem = "other must have at least 1 dimension."
-    elif a.dtype != b.dtype:
-        problem = f"Expected input and other to have the same dtype, not {a.dtype} and {b.dtype}"
-    elif rows != a.shape[-2:-1]:
-        problem = "input.size(-2) should match other.size(-2)"
-    elif driver not in _DRIVERS:
-        problem = f"parameter `driver` should be one of ({', '.join(_DRIVERS)})"
-    if problem:
-        raise RuntimeError(f"torch.linalg.lstsq: {problem}")
+    have_dims = a.ndim >= 2 and b.ndim >= 1
+    if not have_dims or a.dtype != b.dtype or rows != a.shape[-2:-1] or driver not in _DRIVERS:
+        raise RuntimeError(f"torch.linalg.lstsq of {a.aval} and {b.aval} by {driver!r}")
 
 
 def _reads_rank(driver=None):

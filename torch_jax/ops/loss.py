@@ -12,18 +12,11 @@ import jax.numpy as jnp
 
 from torch_jax.ops.activation import relu
 from torch_jax.ops.derivatives import slope
-from torch_jax.ops.pointwise import rounded
-from torch_jax.ops.promotion import opmath, promote, result_type
+from torch_jax.ops.pointwise import wide
+from torch_jax.ops.promotion import opmath, result_type
 from torch_jax.ops.registry import op
 
 NONE, MEAN, SUM = range(3)
-
-
-def _wide(*operands: Any) -> list[Any]:
-    """Return the operands in their common dtype, the half types as float32."""
-    promoted = promote(*operands)
-    dtype = opmath(next(x.dtype for x in promoted if x is not None))
-    return [None if x is None else x.astype(dtype) for x in promoted]
 
 
 def _reduce(loss: jax.Array, reduction: int) -> jax.Array:
@@ -45,12 +38,12 @@ def _of_difference(name: str, loss: Any, slope: Any, meta: bool) -> None:
 
     @op(name)
     def forward(self, target, reduction=MEAN, *limit):
-        a, b = _wide(self, target)
+        a, b = wide(self, target)
         return _reduce(loss(a - b, *limit), reduction)
 
     @op(f"{name}_backward", meta=meta)
     def backward(grad_output, self, target, reduction, *limit):
-        g, a, b = _wide(grad_output, self, target)
+        g, a, b = wide(grad_output, self, target)
         x = a - b
         grad = _spread(g, x.size, reduction) * slope(x, *limit)
         return grad.astype(result_type(grad_output, self, target))
@@ -78,28 +71,6 @@ _of_difference("smooth_l1_loss", _smooth_l1, _smooth_l1_slope, meta=True)
 _of_difference("huber_loss", _huber, lambda x, d: jnp.clip(x, -d, d), meta=False)
 
 
-@op("soft_margin_loss")
-def soft_margin_loss(self, target, reduction=MEAN):
-    """Round half types after each step, as on CPU: ``exp`` overflows in them."""
-    dtype, z = _soft_margin(self, target)
-    return _reduce(rounded(jnp.log1p(z), dtype), reduction)
-
-
-def _soft_margin(self, target):
-    """Return the dtype of the loss, and ``exp(-self * target)`` with its digits and range."""
-    dtype = result_type(self, target)
-    a, b = _wide(self, target)
-    return dtype, rounded(jnp.exp(rounded(-a * b, dtype)), dtype)
-
-
-@op("soft_margin_loss_backward")
-def soft_margin_loss_backward(grad_output, self, target, reduction):
-    g, _, b = _wide(grad_output, self, target)
-    dtype, z = _soft_margin(self, target)
-    slope = rounded(rounded(b * z, dtype) * _spread(-1.0, z.size, reduction), dtype)
-    return rounded(slope / rounded(1 + z, dtype), dtype) * g
-
-
 def _is_probability(self):
     ok = (self >= 0) & (self <= 1)
     return jnp.all(ok), "all elements of input should be between 0 and 1", RuntimeError
@@ -108,7 +79,7 @@ def _is_probability(self):
 @op("binary_cross_entropy", check=_is_probability)
 def binary_cross_entropy(self, target, weight=None, reduction=MEAN):
     """Bound logarithms below by -100."""
-    x, y, w = _wide(self, target, weight)
+    x, y, w = wide(self, target, weight)
     loss = _cross_entropy(x, y)
     return _reduce(loss if w is None else loss * w, reduction)
 
@@ -124,14 +95,14 @@ def _cross_entropy(x, y):
 
 @op("binary_cross_entropy_backward")
 def binary_cross_entropy_backward(grad_output, self, target, weight=None, reduction=MEAN):
-    g, x, y, w = _wide(grad_output, self, target, weight)
+    g, x, y, w = wide(grad_output, self, target, weight)
     slope = _cross_entropy_slope(x, y)
     return _spread(g, x.size, reduction) * (slope if w is None else slope * w)
 
 
 @op("binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(self, target, weight=None, pos_weight=None, reduction=MEAN):
-    x, y, w, pos = _wide(self, target, weight, pos_weight)
+    x, y, w, pos = wide(self, target, weight, pos_weight)
     scale = 1 if pos is None else (pos - 1) * y + 1
     loss = (1 - y) * x - scale * jax.nn.log_sigmoid(x)
     return _reduce(loss if w is None else loss * w, reduction)
@@ -152,15 +123,15 @@ def _class_axis(x: jax.Array) -> int:
 
 def _refuse(self, target, weight) -> None:
     """Raise the CPU's errors; PyTorch's meta function takes no bytes as targets."""
-    classes = self.shape[_class_axis(self)]
-    if self.ndim - target.ndim not in (0, 1) or self.ndim == 0 or self.ndim == target.ndim > 1:
-        raise ValueError(f"a target of {self.ndim - 1} dimensions is expected, not {target.ndim}")
-    if target.dtype not in (jnp.int64, jnp.uint8):
-        raise ValueError(f"expected scalar type Long but found {target.dtype} for the target")
-    if weight is not None and weight.shape != (classes,):
-        raise ValueError(f"weight must have a value for each of {classes} classes")
-    if weight is not None and weight.dtype != self.dtype:
-        raise ValueError(f"expected weights of {self.dtype} but found {weight.dtype}")
+    of_weight = (self.shape[_class_axis(self)],), self.dtype
+    if (
+        self.ndim - target.ndim not in (0, 1)
+        or self.ndim == 0
+        or self.ndim == target.ndim > 1
+        or target.dtype not in (jnp.int64, jnp.uint8)
+        or (weight is not None and (weight.shape, weight.dtype) != of_weight)
+    ):
+        raise ValueError(f"a target of {target.shape} and {target.dtype} for {self.shape}")
 
 
 def _nll_weights(self, target, weight, ignore_index) -> tuple[jax.Array, jax.Array]:
@@ -230,17 +201,14 @@ def multi_margin_loss(self, target, p=1, margin=1, weight=None, reduction=MEAN):
 
 
 @op("multi_margin_loss_backward", static=("p",), meta=False)
-def multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None, reduction=MEAN):
-    def loss(x):
-        return multi_margin_loss(x, target, p, margin, weight, reduction)
-
-    wide = self.astype(opmath(self.dtype))
-    return _pull_back(loss, wide, grad_output).astype(self.dtype)
+def multi_margin_loss_backward(grad_output, self, target, *options, **named):
+    return _pull_back(lambda x: multi_margin_loss(x, target, *options, **named), self, grad_output)
 
 
-def _pull_back(loss, x, grad_output):
-    out, pull = jax.vjp(loss, x)
-    return pull(jnp.broadcast_to(grad_output, out.shape).astype(out.dtype))[0]
+def _pull_back(loss, self, grad_output):
+    out, pull = jax.vjp(loss, self.astype(opmath(self.dtype)))
+    grad = pull(jnp.broadcast_to(grad_output, out.shape).astype(out.dtype))[0]
+    return grad.astype(self.dtype)
 
 
 def _label_sets(target: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -276,5 +244,4 @@ def multilabel_margin_loss_backward(grad_output, self, target, reduction, is_tar
     def loss(x):
         return multilabel_margin_loss_forward(x, target, reduction)[0]
 
-    wide = self.astype(opmath(self.dtype))
-    return _pull_back(loss, wide, grad_output).astype(self.dtype)
+    return _pull_back(loss, self, grad_output)

@@ -16,10 +16,10 @@ from jax import lax
 
 from torch_jax.budgets import ROWS_OF_A_SUM
 from torch_jax.ops import sums
-from torch_jax.ops.promotion import HALVES, opmath, refuse
+from torch_jax.ops.promotion import HALVES, opmath
 from torch_jax.ops.registry import InOrder, op
 
-_STATS = ("running_mean", "running_var")
+STATS = ("running_mean", "running_var")
 
 
 def _wide(*arrays):
@@ -36,7 +36,6 @@ def _moments(x: jax.Array, axes: Sequence[int]) -> tuple[jax.Array, jax.Array]:
 
 def _statistics_dtype(input: jax.Array, *parameters: jax.Array | None) -> Any:
     """Return the dtype of the CPU's moments, also by a half type's float32 parameters."""
-    refuse("normalization", input.dtype, "bool int complex")
     dtypes = {p.dtype for p in parameters if p is not None} or {input.dtype}
     float32 = {np.dtype(np.float32)} if input.dtype in HALVES else None
     if dtypes not in ({input.dtype}, float32):
@@ -71,11 +70,9 @@ def _mean(x: jax.Array, axes: Sequence[int]) -> jax.Array:
 
 def _refuse_shapes(input, normalized_shape, *parameters) -> None:
     inner = input.shape[input.ndim - len(normalized_shape) :]
-    if not normalized_shape or inner != tuple(normalized_shape):
-        raise ValueError(f"expected input to end in {normalized_shape}, but it is {input.shape}")
-    for parameter in parameters:
-        if parameter is not None and parameter.shape != inner:
-            raise ValueError(f"expected weight and bias of shape {inner}, not {parameter.shape}")
+    shapes = {tuple(normalized_shape), *(p.shape for p in parameters if p is not None)}
+    if not normalized_shape or shapes != {inner}:
+        raise ValueError(f"input, weight and bias do not end in {normalized_shape}")
 
 
 # PyTorch's meta function saves moments as CUDA does, in float32.
@@ -119,7 +116,7 @@ def _channels(x: jax.Array | None, ndim: int) -> Any:
     return None if x is None else x.reshape(1, x.size, *[1] * (ndim - 2))
 
 
-def _all_but_channel(ndim: int) -> tuple[int, ...]:
+def all_but_channel(ndim: int) -> tuple[int, ...]:
     return (0, *range(2, ndim))
 
 
@@ -179,7 +176,7 @@ def _batch_norm(
     input, weight, bias, running_mean, running_var, training, momentum, eps, input_strides
 ):
     """Return output, mean, reciprocal deviation, and new running statistics (None: unchanged)."""
-    n, axes = input.ndim, _all_but_channel(input.ndim)
+    n, axes = input.ndim, all_but_channel(input.ndim)
     saved = _statistics_dtype(input, weight, bias, running_mean, running_var)
     x, weight, bias, old_mean, old_var = _wide(input, weight, bias, running_mean, running_var)
     new_mean = new_var = None
@@ -208,56 +205,45 @@ def _batch_norm(
 _OPTIONS: dict[str, Any] = {"meta": False, "strided": ("input",)}
 
 # The schema does not say that the first of these writes its running statistics.
-op("native_batch_norm", writes=_STATS, **_OPTIONS)(_batch_norm)
+op("native_batch_norm", writes=STATS, **_OPTIONS)(_batch_norm)
 op("_native_batch_norm_legit", **_OPTIONS)(_batch_norm)
 
 
-@op("_native_batch_norm_legit_functional", **_OPTIONS)
-def _functional(*args, input_strides):
-    """Run batch norm, and return its new running statistics."""
-    *results, mean, var = _batch_norm(*[*args, input_strides])
-    return *results, *_running(args[3:5], (mean, var))
-
-
-def _running(old, new):
-    """Return the new running statistics, in the old dtypes; the old ones where nothing is new."""
-    pairs = zip(old, new, strict=True)
-    return [o if n is None else n.astype(o.dtype) for o, n in pairs]
-
-
 @op("_native_batch_norm_legit.no_stats", **_OPTIONS)
-def _without_statistics(input, weight, bias, training, momentum, eps, input_strides):
+def _without_statistics(input, weight, bias, training, *numbers, input_strides):
     """Run batch norm by the batch's own statistics, which are not stored."""
-    return _batch_norm(input, weight, bias, None, None, True, momentum, eps, input_strides)[:3]
+    given = [input, weight, bias, None, None, True, *numbers, input_strides]
+    return _batch_norm(*given)[:3]
 
 
-@op("_native_batch_norm_legit_no_training", **_OPTIONS)
-def _no_training(*args, input_strides):
-    """Run batch norm by running statistics; the saved statistics are empty."""
-    return _batch_norm(*[*args[:5], False, *args[5:], input_strides])[:3]
+def _enter(name: str, training: bool | None = None, reserve: bool = False) -> None:
+    """Enter a form of batch norm: in training, by running statistics, or as an argument says.
+
+    A functional one returns its running statistics, new or old. The reserve is the fourth output,
+    cuDNN's, and is empty.
+    """
+
+    @op(name, **_OPTIONS)
+    def form(input, *args, input_strides):
+        given = args if training is None else (*args[:4], training, *args[4:])
+        *results, mean, var = _batch_norm(*[input, *given, input_strides])
+        results += [jnp.zeros(0, jnp.uint8)] * reserve
+        if training is False:
+            return results
+        if name.endswith("functional"):
+            pairs = zip(args[2:4], (mean, var), strict=True)
+            mean, var = (old if new is None else new.astype(old.dtype) for old, new in pairs)
+        return *results, mean, var
 
 
-@op("_batch_norm_with_update", **_OPTIONS)
-def _with_update(*args, input_strides):
-    """Run batch norm in training; the fourth output, cuDNN's reserve, is empty."""
-    results = _batch_norm(*[*args[:5], True, *args[5:], input_strides])
-    return *results[:3], jnp.zeros(0, jnp.uint8), *results[3:]
+_enter("_native_batch_norm_legit_functional")
+_enter("_native_batch_norm_legit_no_training", training=False)
+_enter("_batch_norm_with_update", training=True, reserve=True)
+_enter("_batch_norm_with_update_functional", training=True, reserve=True)
+_enter("_batch_norm_no_update", training=False, reserve=True)
 
 
-@op("_batch_norm_with_update_functional", **_OPTIONS)
-def _with_update_functional(*args, input_strides):
-    """Run ``_batch_norm_with_update``, and return its new running statistics."""
-    *results, mean, var = _with_update(*args, input_strides=input_strides)
-    return *results, *_running(args[3:5], (mean, var))
-
-
-@op("_batch_norm_no_update", **_OPTIONS)
-def _no_update(*args, input_strides):
-    """Run batch norm by running statistics; the fourth output, cuDNN's reserve, is empty."""
-    return *_no_training(*args, input_strides=input_strides), jnp.zeros(0, jnp.uint8)
-
-
-@op("native_batch_norm_backward")
+@op("native_batch_norm_backward", "batch_norm_backward")
 def native_batch_norm_backward(
     grad_out,
     input,
@@ -269,6 +255,7 @@ def native_batch_norm_backward(
     train,
     eps,
     output_mask,
+    reserve=None,
 ):
     """Return gradients of input, weight and bias."""
     x, grad, weight, mean, rstd = _wide(input, grad_out, weight, save_mean, save_invstd)
@@ -292,12 +279,6 @@ def native_batch_norm_backward(
     return tuple(r if asked else None for r, asked in zip(results, output_mask, strict=True))
 
 
-@op("batch_norm_backward")
-def batch_norm_backward(*args):
-    """Return the gradient of ``_batch_norm_with_update`` and ``_batch_norm_no_update``."""
-    return native_batch_norm_backward(*args[:-1])
-
-
 # ---- group norm -------------------------------------------------------------------------------
 
 
@@ -317,20 +298,9 @@ def native_group_norm(input, weight, bias, N, C, HxW, group, eps, input_strides)
 
 # PyTorch's meta function divides by the size of a group.
 @op("native_group_norm_backward", meta=lambda input: 0 not in input.shape)
-def native_group_norm_backward(
-    grad_out,
-    input,
-    mean,
-    rstd,
-    weight,
-    N,
-    C,
-    HxW,
-    group,
-    output_mask,
-):
+def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
     """Return gradients of input, weight and bias."""
-    n, axes = input.ndim, _all_but_channel(input.ndim)
+    n, axes = input.ndim, all_but_channel(input.ndim)
     x, grad, rstd, weight = _wide(input, grad_out, rstd, weight)
     grouped = N, group, C // group * HxW
     rstd = rstd[..., None]

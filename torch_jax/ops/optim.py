@@ -25,10 +25,12 @@ def _each(
     grads: Arrays,
     states: Sequence[Arrays],
     steps: Arrays = (),
+    *,
     grad_scale: Any = None,
     found_inf: Any = None,
+    **settings: Any,
 ) -> list[list[jax.Array]]:
-    """Apply ``update(param, grad, *states, step)`` at each position of the lists.
+    """Apply ``update(param, grad, *states, step, **settings)`` at each position of the lists.
 
     ``update`` returns the new param and states; an empty list of states stays empty. All is
     computed in float32 at least.
@@ -41,7 +43,7 @@ def _each(
         if grad_scale is not None:
             wide[1] = wide[1] / grad_scale.astype(dtype)
         step = (steps[i].astype(dtype),) if len(steps) else ()
-        param, *rest = update(*wide, *step)
+        param, *rest = update(*wide, *step, **settings)
         new = [param, wide[1], *rest]
         if found_inf is not None:
             new = [jnp.where(found_inf == 1, a, b) for a, b in zip(old, new, strict=True)]
@@ -58,42 +60,24 @@ def _bias_correction(beta, step):
 
 
 def _adam(decoupled: bool) -> Callable[..., list[list[jax.Array]]]:
-    def step_all(
-        self,
-        grads,
-        exp_avgs,
-        exp_avg_sqs,
-        max_exp_avg_sqs,
-        state_steps,
-        *,
-        lr,
-        beta1,
-        beta2,
-        weight_decay,
-        eps,
-        amsgrad,
-        maximize,
-        grad_scale=None,
-        found_inf=None,
-    ):
-        def update(param, grad, mean, square, *rest):
-            *maximum, step = rest
-            grad = -grad if maximize else grad
-            if decoupled:
-                param = param * (1 - lr * weight_decay)
-            else:
-                grad = grad + param * weight_decay
-            mean = mean + (1 - beta1) * (grad - mean)
-            square = beta2 * square + (1 - beta2) * grad * grad
-            maximum = [jnp.maximum(m, square) for m in maximum]
-            scale = jnp.sqrt((maximum or [square])[0]) / jnp.sqrt(_bias_correction(beta2, step))
-            param = param - lr / _bias_correction(beta1, step) * mean / (scale + eps)
-            return param, mean, square, *maximum
+    def update(param, grad, mean, square, *rest, lr, beta1, beta2, weight_decay, eps, maximize):
+        *maximum, step = rest
+        grad = -grad if maximize else grad
+        if decoupled:
+            param = param * (1 - lr * weight_decay)
+        else:
+            grad = grad + param * weight_decay
+        mean = mean + (1 - beta1) * (grad - mean)
+        square = beta2 * square + (1 - beta2) * grad * grad
+        maximum = [jnp.maximum(m, square) for m in maximum]
+        scale = jnp.sqrt((maximum or [square])[0]) / jnp.sqrt(_bias_correction(beta2, step))
+        param = param - lr / _bias_correction(beta1, step) * mean / (scale + eps)
+        return param, mean, square, *maximum
 
-        maxima = max_exp_avg_sqs if amsgrad else []
-        states = (exp_avgs, exp_avg_sqs, maxima)
-        new = _each(update, self, grads, states, state_steps, grad_scale, found_inf)
-        return new if amsgrad else [*new[:4], max_exp_avg_sqs]
+    def step_all(self, grads, means, squares, maxima, state_steps, *, amsgrad, **settings):
+        states = means, squares, maxima if amsgrad else []
+        new = _each(update, self, grads, states, state_steps, **settings)
+        return new if amsgrad else [*new[:4], maxima]
 
     return step_all
 
@@ -134,65 +118,39 @@ op("_fused_adam", "_fused_adam.tensor_lr", meta=False)(_adam(decoupled=False))
 op("_fused_adamw", "_fused_adamw.tensor_lr", meta=False)(_adam(decoupled=True))
 
 
+def _sgd(
+    param, grad, *buffer, lr, weight_decay, momentum, dampening, nesterov, maximize, is_first_step
+):
+    grad = -grad if maximize else grad
+    grad = grad + param * weight_decay
+    if not buffer:
+        return (param - lr * grad,)
+    velocity = grad if is_first_step else momentum * buffer[0] + (1 - dampening) * grad
+    direction = grad + momentum * velocity if nesterov else velocity
+    return param - lr * direction, velocity
+
+
 @op("_fused_sgd", "_fused_sgd.tensor_lr", meta=False)
-def fused_sgd(
-    self,
-    grads,
-    momentum_buffer_list,
-    *,
-    weight_decay,
-    momentum,
-    lr,
-    dampening,
-    nesterov,
-    maximize,
-    is_first_step,
-    grad_scale=None,
-    found_inf=None,
-):
+def fused_sgd(self, grads, momentum_buffer_list, **settings):
     """Set the momentum buffers in the first step, before which they are empty, or None."""
-
-    def update(param, grad, *buffer):
-        grad = -grad if maximize else grad
-        grad = grad + param * weight_decay
-        if not buffer:
-            return (param - lr * grad,)
-        velocity = grad if is_first_step else momentum * buffer[0] + (1 - dampening) * grad
-        direction = grad + momentum * velocity if nesterov else velocity
-        return param - lr * direction, velocity
-
-    states = (momentum_buffer_list,)
-    return _each(update, self, grads, states, (), grad_scale, found_inf)
+    return _each(_sgd, self, grads, (momentum_buffer_list,), **settings)
 
 
-def _adagrad(
-    self,
-    grads,
-    state_sums,
-    state_steps,
-    *,
-    lr,
-    lr_decay,
-    weight_decay,
-    eps,
-    maximize,
-    grad_scale=None,
-    found_inf=None,
-):
-    def update(param, grad, total, step):
-        grad = -grad if maximize else grad
-        grad = grad + param * weight_decay
-        total = total + grad * grad
-        rate = lr / (1 + (step - 1) * lr_decay)
-        return param - rate * grad / (jnp.sqrt(total) + eps), total
-
-    return _each(update, self, grads, (state_sums,), state_steps, grad_scale, found_inf)
+def _adagrad(param, grad, total, step, *, lr, lr_decay, weight_decay, eps, maximize):
+    grad = -grad if maximize else grad
+    grad = grad + param * weight_decay
+    total = total + grad * grad
+    rate = lr / (1 + (step - 1) * lr_decay)
+    return param - rate * grad / (jnp.sqrt(total) + eps), total
 
 
-op("_fused_adagrad.tensor_lr", meta=False)(_adagrad)
+@op("_fused_adagrad.tensor_lr", meta=False)
+def fused_adagrad_tensor_lr(self, grads, state_sums, state_steps, **settings):
+    """Step; the steps are not written."""
+    return _each(_adagrad, self, grads, (state_sums,), state_steps, **settings)
 
 
 @op("_fused_adagrad", meta=False)
-def fused_adagrad(self, grads, state_sums, state_steps, **settings):
+def fused_adagrad(*lists, **settings):
     """Step; the schema writes the steps too, which do not change."""
-    return [*_adagrad(self, grads, state_sums, state_steps, **settings), state_steps]
+    return [*fused_adagrad_tensor_lr(*lists, **settings), lists[3]]

@@ -23,54 +23,35 @@ def constant_pad_nd(self, pad, value=0):
     return lax.pad(self, jnp.asarray(value).astype(self.dtype), edges[::-1])
 
 
-def _extend(x, padding, left: Callable, right: Callable):
-    """Concatenate to each padded dimension the results of ``left`` and ``right`` for its ends."""
-    for i in range(len(padding) // 2):
-        axis = x.ndim - 1 - i
-        before, after = padding[2 * i : 2 * i + 2]
-        size = x.shape[axis]
-        parts = [lax.slice_in_dim(x, max(0, -before), size + min(0, after), axis=axis)]
-        if before > 0:
-            parts.insert(0, left(x, before, axis))
-        if after > 0:
-            parts.append(right(x, after, axis))
-        x = parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis)
-    return x
+def _reflect(x, axis: int, before: int, after: int):
+    end = x.shape[axis] - 1
+    left = lax.slice_in_dim(x, 1, before + 1, axis=axis)
+    right = lax.slice_in_dim(x, end - after, end, axis=axis)
+    return jnp.concatenate([jnp.flip(left, axis), x, jnp.flip(right, axis)], axis)
 
 
-def _reflect(x, padding):
-    def left(x, n, axis):
-        return jnp.flip(lax.slice_in_dim(x, 1, n + 1, axis=axis), axis)
+def _replicate(x, axis: int, before: int, after: int):
+    def repeat(at: int, count: int):
+        edge = lax.slice_in_dim(x, at, at + 1, axis=axis)
+        return jnp.broadcast_to(edge, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
 
-    def right(x, n, axis):
-        end = x.shape[axis] - 1
-        return jnp.flip(lax.slice_in_dim(x, end - n, end, axis=axis), axis)
-
-    return _extend(x, padding, left, right)
+    return jnp.concatenate([repeat(0, before), x, repeat(x.shape[axis] - 1, after)], axis)
 
 
-def _replicate(x, padding):
-    def repeat(edge, n, axis):
-        return jnp.broadcast_to(edge, (*edge.shape[:axis], n, *edge.shape[axis + 1 :]))
-
-    def left(x, n, axis):
-        return repeat(lax.slice_in_dim(x, 0, 1, axis=axis), n, axis)
-
-    def right(x, n, axis):
-        end = x.shape[axis]
-        return repeat(lax.slice_in_dim(x, end - 1, end, axis=axis), n, axis)
-
-    return _extend(x, padding, left, right)
-
-
-def _register(name: str, function: Callable) -> None:
+def _register(name: str, extend: Callable[..., jax.Array]) -> None:
     def forward(self, padding):
-        return function(self, padding)
+        x, crops = self, [(0, 0, 0)] * self.ndim
+        for i in range(0, len(padding), 2):
+            axis, (before, after) = self.ndim - 1 - i // 2, padding[i : i + 2]
+            if before > 0 or after > 0:
+                x = extend(x, axis, max(before, 0), max(after, 0))
+            crops[axis] = min(before, 0), min(after, 0), 0
+        return lax.pad(x, jnp.zeros((), x.dtype), crops)
 
     def backward(grad_output, self, padding):
         grad = grad_output.astype(opmath(grad_output.dtype))
         like = jax.ShapeDtypeStruct(self.shape, grad.dtype)
-        return jax.linear_transpose(lambda x: function(x, padding), like)(grad)[0]
+        return jax.linear_transpose(lambda x: forward(x, padding), like)(grad)[0]
 
     for n in (1, 2, 3):
         op(f"{name}{n}d", channels_last=("self",))(forward)

@@ -6,6 +6,7 @@ once; a number or zero-dim operand of theirs is not rounded before.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,23 @@ def wide(*operands: Any, to_float: bool = False) -> list[Any]:
     return [None if x is None else jnp.asarray(x).astype(dtype) for x in operands]
 
 
+def pointwise(*names: str, to_float: bool = False, **options: Any) -> Callable[..., Any]:
+    """Enter a function that takes its operands :func:`wide`, and flags as they are, in the table.
+
+    It may be called as the operator is, with operands of any dtypes.
+    """
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def lowering(*args: Any, **by_name: Any) -> Any:
+            operands = iter(wide(*(x for x in args if type(x) is not bool), to_float=to_float))
+            return function(*(x if type(x) is bool else next(operands) for x in args), **by_name)
+
+        return op(*names, **options)(lowering)
+
+    return enter
+
+
 def is_one(x: Any) -> bool:
     """Return whether a factor is the schema's default, which is never traced."""
     return type(x) is int and x == 1
@@ -59,25 +77,11 @@ def add(self, other, *args, alpha=1):
     return self + _times_alpha(other, args[0] if args else alpha)
 
 
-def _refuse_bools(a, b):
-    bools = [category(jnp.asarray(x).dtype) == 0 for x in (a, b)]
-    if any(bools):
-        which, instead = (
-            ("two bool tensors", "Use the `^` or `logical_xor()` operator instead.")
-            if all(bools)
-            else (
-                "a bool tensor",
-                "If you are trying to invert a mask, use the `~` or `logical_not()` operator "
-                "instead.",
-            )
-        )
-        raise TypeError(f"Subtraction, the `-` operator, with {which} is not supported. {instead}")
-
-
 @op("sub.Tensor", "sub.Scalar")
 def sub(self, other, *args, alpha=1):
-    """Subtract; ``alpha`` is positional in the Scalar overload. The meta function takes bools."""
-    _refuse_bools(self, other)
+    """Subtract, but no bools; ``alpha`` is positional in the Scalar overload."""
+    if any(category(jnp.asarray(x).dtype) == 0 for x in (self, other)):
+        raise TypeError("subtraction of bools")  # the CPU says it in more words
     self, other = wide(self, other)
     return self - _times_alpha(other, args[0] if args else alpha)
 
@@ -97,10 +101,9 @@ def add_relu(self, other, *args, alpha=1):
     return jnp.maximum(total, 0)
 
 
-@op("mul.Tensor", "mul.Scalar")
+@pointwise("mul.Tensor", "mul.Scalar")
 def mul(self, other):
     """Multiply; of bools, ``and``."""
-    self, other = wide(self, other)
     return self * other
 
 
@@ -159,7 +162,6 @@ def divide_mode(self, other, *, rounding_mode):
     if rounding_mode is None:
         return quotient(*wide(self, other, to_float=True))
     dtype, is_number = result_type(self, other), jnp.ndim(other) == 0
-    refuse(f"div_{rounding_mode}", dtype, "bool complex")
     a, b = jnp.broadcast_arrays(*wide(self, other))
     if rounding_mode == "floor":
         return _floor_divide(a, b)
@@ -187,8 +189,8 @@ def _with_fixed_sign(self, other):
     return a * lax.stop_gradient(jnp.sign(a) * jnp.copysign(1, b))
 
 
-@op("copysign.Tensor", meta="div.Tensor", refuses="complex")
-@op("copysign.Scalar", meta="div.Scalar", refuses="complex")
+@op("copysign.Tensor", meta="div.Tensor")
+@op("copysign.Scalar", meta="div.Scalar")
 @differentiated_as(_with_fixed_sign)
 def copysign(self, other):
     """Do ``jnp.copysign``. The meta function, in Python, loses strides."""
@@ -197,7 +199,6 @@ def copysign(self, other):
 
 @op(
     *("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor"),
-    refuses="bool complex",
     check=_check_divisor,
 )
 def remainder(self, other):
@@ -205,7 +206,7 @@ def remainder(self, other):
     return jnp.remainder(*wide(self, other))
 
 
-@op("fmod.Tensor", "fmod.Scalar", refuses="bool complex", check=_check_divisor)
+@op("fmod.Tensor", "fmod.Scalar", check=_check_divisor)
 def fmod(self, other):
     """Give the remainder the dividend's sign."""
     return lax.rem(*jnp.broadcast_arrays(*wide(self, other)))
@@ -238,7 +239,7 @@ def _power_but_0_to_0(self, exponent):
     return jnp.where(both, 1, jnp.power(jnp.where(both, 1, self), exponent))
 
 
-@op("pow.Tensor_Tensor", "pow.Scalar", refuses="bool")
+@op("pow.Tensor_Tensor", "pow.Scalar")
 @differentiated_as(_power_but_0_to_0)
 def power(self, exponent):
     """Return the power; integers stay integers."""
@@ -281,22 +282,6 @@ def power_scalar(self, exponent):
     if category(dtype) == 1 and exponent in (0, 1, 2, 3):
         return _POWERS[exponent](x)
     return power(x, jnp.asarray(exponent).astype(x.dtype))
-
-
-def _elementwise(
-    function: Callable[..., Any],
-    *names: str,
-    to_float: bool = False,
-    wide: Callable = wide,
-    refuses: str = "complex",
-) -> None:
-    """Enter a JAX function of operands of one dtype."""
-
-    def lowering(self, other):
-        return function(*jnp.broadcast_arrays(*wide(self, other, to_float=to_float)))
-
-    lowering.__doc__ = f"``{getattr(function, '__name__', names[0])}`` of promoted operands."
-    op(*names, refuses=refuses)(lowering)
 
 
 def _heaviside(x, values):
@@ -345,80 +330,66 @@ def _arctan2_off_0(a, b):
     return jnp.where(nothing, 0, jnp.arctan2(a, jnp.where(nothing, 1, b)))
 
 
-def _promoted(*operands: Any, to_float: bool = False) -> list[Any]:
-    return promote(*operands, to_float=to_float)
+def _elementwise(names: str, function: Callable[..., Any], to_float: bool = False) -> None:
+    """Enter a JAX function of operands of one dtype under names of ATen."""
 
+    def lowering(self, other):
+        return function(*jnp.broadcast_arrays(*wide(self, other, to_float=to_float)))
 
-for _name, _function in {
-    "atan2": differentiated_as(_arctan2_off_0)(jnp.arctan2),
-    "xlogy": _x_times(jnp.log, 0),
-    "special_xlog1py": _x_times(jnp.log1p, -1),
-    "special_zeta": zeta,
-}.items():
-    _elementwise(
-        _function,
-        *{
-            "atan2": ("atan2",),
-            "xlogy": ("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other"),
-        }.get(_name, (_name, f"{_name}.self_scalar", f"{_name}.other_scalar")),
-        to_float=True,
-        refuses="half complex" if _name == "special_zeta" else "complex",
-    )
+    op(*names.split())(lowering)
+
 
 _fmax = differentiated_as(lambda a, b: jnp.where((a >= b) | jnp.isnan(b), a, b))(jnp.fmax)
 _fmin = differentiated_as(lambda a, b: jnp.where((a <= b) | jnp.isnan(b), a, b))(jnp.fmin)
+_arctan2 = differentiated_as(_arctan2_off_0)(jnp.arctan2)
+_XLOGY = "xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other"
+_XLOG1PY = "special_xlog1py special_xlog1py.self_scalar special_xlog1py.other_scalar"
 
-_PLAIN: dict[str, Callable[..., Any]] = {
-    "hypot": jnp.hypot,
-    "maximum": jnp.maximum,
-    "minimum": jnp.minimum,
-    "fmax": _fmax,
-    "fmin": _fmin,
-    "logaddexp": logaddexp,
-    "logaddexp2": _logaddexp2,
-    "heaviside": _heaviside,
-    "gcd": jnp.gcd,
-    "lcm": jnp.lcm,
-    "igamma": igamma,
-    "igammac": igammac,
-}
-_REFUSED = {
-    **dict.fromkeys(("hypot", "igamma", "igammac", "logaddexp2"), "bool int complex"),
-    **dict.fromkeys(("gcd", "lcm"), "bool half float complex"),
-    "logaddexp": "bool int",
-}
-for _name, _function in _PLAIN.items():
-    _elementwise(_function, _name, refuses=_REFUSED.get(_name, "complex"))
-
-_elementwise(jnp.nextafter, "nextafter", wide=_promoted, refuses="bool int complex")
+_elementwise("atan2", _arctan2, to_float=True)
+_elementwise(_XLOGY, _x_times(jnp.log, 0), to_float=True)
+_elementwise(_XLOG1PY, _x_times(jnp.log1p, -1), to_float=True)
+_elementwise("maximum", jnp.maximum)
+_elementwise("minimum", jnp.minimum)
+_elementwise("fmax", _fmax)
+_elementwise("fmin", _fmin)
+_elementwise("heaviside", _heaviside)
+_elementwise("logaddexp", logaddexp)
+_elementwise("gcd", jnp.gcd)
+_elementwise("lcm", jnp.lcm)
+_elementwise("hypot", jnp.hypot)
+_elementwise("logaddexp2", _logaddexp2)
+_elementwise("igamma", igamma)
+_elementwise("igammac", igammac)
 
 
-@op("ldexp.Tensor")
-def ldexp(self, other):
-    """Return ``self * 2 ** other``; the power is rounded to a half type, too."""
-    dtype = floating(result_type(self, other))
-    self, other = wide(self, other, to_float=True)
-    return self * rounded(jnp.exp2(other), dtype)
+@op("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar")
+def special_zeta(self, other):
+    """Return Hurwitz's zeta; of half types the CPU has none."""
+    refuse("zeta", result_type(self, other), "half")
+    return zeta(*wide(self, other, to_float=True))
 
 
-@op("addcmul", refuses="bool")
+@op("nextafter")
+def nextafter(self, other):
+    """Do ``jnp.nextafter`` in the operands' own dtype, of half types too."""
+    return jnp.nextafter(*promote(self, other))
+
+
+@pointwise("addcmul")
 def addcmul(self, tensor1, tensor2, *, value=1):
     """Return ``self + value * tensor1 * tensor2``."""
-    self, a, b = wide(self, tensor1, tensor2)
-    return self + _scaled(a * b, value)
+    return self + _scaled(tensor1 * tensor2, value)
 
 
-@op("addcdiv", refuses="bool")
+@pointwise("addcdiv")
 def addcdiv(self, tensor1, tensor2, *, value=1):
     """Return ``self + value * tensor1 / tensor2``."""
-    self, a, b = wide(self, tensor1, tensor2)
-    return self + _scaled(a / b, value)
+    return self + _scaled(tensor1 / tensor2, value)
 
 
 @op("lerp.Tensor", "lerp.Scalar")
 def lerp(self, end, weight):
     """Count from the nearer end, so that weight 1 gives ``end`` exactly."""
-    refuse("lerp", result_type(self, end), "bool int")
     self, end, weight = wide(self, end, weight)
     step = weight * (end - self)
     return jnp.where(jnp.abs(weight) < 0.5, self + step, end - (end - self) * (1 - weight))
@@ -432,7 +403,7 @@ def _clamped(self, min=None, max=None):
     return self if high is None else jnp.where(self > high, high, self)
 
 
-@op("clamp", "clamp.Tensor", refuses="complex")
+@op("clamp", "clamp.Tensor")
 @differentiated_as(_clamped)
 def clamp(self, min=None, max=None):
     """Limit; ``max`` counts where the limits cross; NaN stays."""
@@ -442,13 +413,13 @@ def clamp(self, min=None, max=None):
     return self if high is None else jnp.minimum(self, high)
 
 
-@op("clamp_min", "clamp_min.Tensor", refuses="complex")
+@op("clamp_min", "clamp_min.Tensor")
 def clamp_min(self, min):
     """Do ``clamp`` with a lower limit."""
     return clamp(self, min)
 
 
-@op("clamp_max", "clamp_max.Tensor", refuses="complex")
+@op("clamp_max", "clamp_max.Tensor")
 def clamp_max(self, max):
     """Do ``clamp`` with an upper limit."""
     return clamp(self, None, max)

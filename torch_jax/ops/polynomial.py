@@ -56,7 +56,7 @@ def _polynomial(name: str, function: Of) -> None:
 
     lowering.__doc__ = f"``{name}``; integers become floats."
     names = (f"special_{name}", f"special_{name}.x_scalar", f"special_{name}.n_scalar")
-    op(*names, refuses="complex")(lowering)
+    op(*names)(lowering)
 
 
 # --- Chebyshev ------------------------------------------------------------------------------------
@@ -103,23 +103,15 @@ def _w_wave(x, n):
     return jnp.sin((n.astype(x.dtype) + 0.5) * angle) / jnp.sin(angle / 2)
 
 
-def _one(n):
-    return 1
-
-
-def _next(n):
-    return n + 1
-
-
 def _odd(n):
     return 2 * n + 1
 
 
 KINDS = {
-    "t": Chebyshev(lambda x: x, _t_wave, (6, 6), (_one, _one)),
-    "u": Chebyshev(lambda x: 2 * x, _u_wave, (8, 6), (_next, _next)),
-    "v": Chebyshev(lambda x: 2 * x - 1, _v_wave, (8, 6), (_one, _odd)),
-    "w": Chebyshev(lambda x: 2 * x + 1, _w_wave, (8, 4), (_odd, _one)),
+    "t": Chebyshev(lambda x: x, _t_wave, (6, 6), (lambda n: 1, lambda n: 1)),
+    "u": Chebyshev(lambda x: 2 * x, _u_wave, (8, 6), (lambda n: n + 1, lambda n: n + 1)),
+    "v": Chebyshev(lambda x: 2 * x - 1, _v_wave, (8, 6), (lambda n: 1, _odd)),
+    "w": Chebyshev(lambda x: 2 * x + 1, _w_wave, (8, 4), (_odd, lambda n: 1)),
 }
 
 

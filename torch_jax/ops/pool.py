@@ -6,7 +6,6 @@ PyTorch's scan of the whole window does: the first of equals, the last of NaNs.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Iterable
@@ -18,13 +17,11 @@ import numpy as np
 from jax import lax
 
 from torch_jax.budgets import ELEMENTS_OF_A_MAXIMUM
+from torch_jax.ops.conv_forms import full
 from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.promotion import category, opmath
 from torch_jax.ops.registry import op
-
-
-def _full(values, n: int) -> tuple[int, ...]:
-    return tuple(values) * n if len(values) == 1 else tuple(values)
+from torch_jax.ops.scatter import identity
 
 
 def _output_size(size, kernel, stride, padding, dilation, ceil_mode) -> int:
@@ -44,20 +41,17 @@ class _Dim:
         end = (self.count - 1) * stride + dilation * (kernel - 1) + 1
         self.edges = padding, jax.core.max_dim(0, end - size - padding)
 
-    def starts(self, offset: int) -> int:
-        """Return the start of the slice, in the padded input, of all elements ``offset``."""
-        return offset * self.dilation
-
     def slice(self, x: jax.Array, offset: int, axis: int) -> jax.Array:
-        start = self.starts(offset)
+        """Return, of the padded input, the elements that are at ``offset`` in their windows."""
+        start = offset * self.dilation
         stop = start + (self.count - 1) * self.stride + 1
         return lax.slice_in_dim(x, start, stop, self.stride, axis)
 
 
 def _dims(shape, n, kernel, stride, padding, dilation, ceil_mode) -> list[_Dim]:
-    kernel = _full(kernel, n)
-    stride = _full(stride, n) if stride else kernel
-    rest = zip(shape[-n:], kernel, stride, _full(padding, n), _full(dilation, n), strict=True)
+    kernel = full(kernel, n)
+    stride = full(stride, n) if stride else kernel
+    rest = zip(shape[-n:], kernel, stride, full(padding, n), full(dilation, n), strict=True)
     return [_Dim(*each, ceil_mode) for each in rest]
 
 
@@ -79,7 +73,17 @@ def _divisor(dims: list[_Dim], count_include_pad: bool) -> Any:
     return total
 
 
-def _avg_pool(n, self, kernel, stride, padding, ceil_mode, count_include_pad, divisor):
+def _avg_pool(
+    n,
+    self,
+    kernel_size,
+    stride=(),
+    padding=(0,),
+    ceil_mode=False,
+    count_include_pad=True,
+    divisor_override=None,
+):
+    kernel, divisor = kernel_size, divisor_override
     dims = _dims(self.shape, n, kernel, stride, padding, (1,), ceil_mode)
     x = self.astype(opmath(self.dtype))
     lead = (1,) * (x.ndim - n)
@@ -104,31 +108,11 @@ def _transpose(function, grad, like):
 
 def _register_avg_pool(n: int) -> None:
     @op(f"avg_pool{n}d")
-    def avg_pool(
-        self,
-        kernel_size,
-        stride=(),
-        padding=(0,),
-        ceil_mode=False,
-        count_include_pad=True,
-        divisor_override=None,
-    ):
-        return _avg_pool(
-            n, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-        )
+    def avg_pool(self, *options, **named):
+        return _avg_pool(n, self, *options, **named)
 
     @op(f"avg_pool{n}d_backward")
-    def avg_pool_backward(
-        grad_output,
-        self,
-        kernel_size,
-        stride,
-        padding,
-        ceil_mode,
-        count_include_pad,
-        divisor_override,
-    ):
-        options = kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+    def avg_pool_backward(grad_output, self, *options):
         return _transpose(lambda x: _avg_pool(n, x, *options), grad_output, self)
 
 
@@ -175,9 +159,8 @@ def _adaptive_avg_pool(x, output_size):
 @op("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
 def adaptive_avg_pool(self, output_size):
     """Return means over as many windows as the output has elements, which may overlap."""
-    name = f"adaptive_avg_pool{len(output_size)}d"
     if 0 in (self.shape[1:] if len(output_size) == 3 else self.shape[-2:]):  # as the CPU's kernels
-        raise RuntimeError(f"{name}(): there are no elements to take means of: {list(self.shape)}")
+        raise RuntimeError(f"there are no elements to take means of: {self.shape}")
     return _adaptive_avg_pool(self, output_size)
 
 
@@ -209,12 +192,6 @@ def _maximum(candidates: Iterable[tuple[jax.Array, jax.Array]]) -> tuple[jax.Arr
     return best, place
 
 
-def _lowest(dtype):
-    if category(dtype) == 2:
-        return np.asarray(-np.inf, dtype)[()]
-    return np.iinfo(dtype).min if category(dtype) == 1 else False
-
-
 def _max_pool(n, self, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
     """Return maxima and their places in the input."""
     dims = _dims(self.shape, n, kernel_size, stride, padding, dilation, ceil_mode)
@@ -223,7 +200,7 @@ def _max_pool(n, self, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil
         dim = dims[axis - self.ndim]
         edges = [(0, 0, 0)] * self.ndim
         edges[axis] = (*dim.edges, 0)
-        values = lax.pad(values, jnp.asarray(_lowest(self.dtype), self.dtype), edges)
+        values = lax.pad(values, identity(self.dtype, "amax"), edges)
         places = lax.pad(places, jnp.int32(-1), edges)
         values, places = _maximum(
             (dim.slice(values, k, axis), dim.slice(places, k, axis)) for k in range(dim.kernel)
@@ -254,33 +231,24 @@ def _max_pool_backward(
     return total
 
 
-def _put_back(n, values, indices, size):
+def _put_back(n, values, indices, size, method="add"):
     """Add each value at its place among the last ``n`` dimensions of a tensor of zeros."""
     lead = values.shape[: values.ndim - n]
     count, each = math.prod(lead), math.prod(values.shape[len(lead) :])
     values = values.astype(opmath(values.dtype)).reshape(count, each)
     flat = jnp.zeros((count, math.prod(size)), values.dtype)
-    rows = jnp.arange(count)[:, None]
-    flat = flat.at[rows, indices.reshape(count, each)].add(values, mode="drop")
-    return flat.reshape(*lead, *size)
+    at = flat.at[jnp.arange(count)[:, None], indices.reshape(count, each)]
+    return getattr(at, method)(values, mode="drop").reshape(*lead, *size)
 
 
 def _register_max_pool(n: int) -> None:
-    # for others PyTorch's meta function raises IndexError
-    @op(f"max_pool{n}d_with_indices", meta=lambda self: self.ndim in (n + 1, n + 2))
-    def max_pool(self, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
-        if self.ndim not in (n + 1, n + 2):
-            raise RuntimeError(
-                f"non-empty {n + 1}D or {n + 2}D (batch mode) tensor expected for input"
-            )
-        return _max_pool(n, self, kernel_size, stride, padding, dilation, ceil_mode)
+    @op(f"max_pool{n}d_with_indices")
+    def max_pool(self, *options, **named):
+        return _max_pool(n, self, *options, **named)
 
     @op(f"max_pool{n}d_with_indices_backward")
-    def max_pool_backward(
-        grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
-    ):
-        options = kernel_size, stride, padding, dilation, ceil_mode
-        return _max_pool_backward(n, grad_output, self, *options, indices)
+    def max_pool_backward(grad_output, self, *options_and_indices):
+        return _max_pool_backward(n, grad_output, self, *options_and_indices)
 
     @op(f"adaptive_max_pool{n}d")
     def adaptive_max_pool(self, output_size):
@@ -341,17 +309,9 @@ def _register_fractional_max_pool(n: int) -> None:
 # ---- unpooling --------------------------------------------------------------------------------
 
 
-def _unpool(n, self, indices, output_size, method="set"):
-    lead = self.shape[: self.ndim - n]
-    count, each = math.prod(lead), math.prod(self.shape[len(lead) :])
-    flat = jnp.zeros((count, math.prod(output_size)), self.dtype)
-    at = flat.at[jnp.arange(count)[:, None], indices.reshape(count, each)]
-    put = getattr(at, method)
-    return put(self.reshape(count, each), mode="drop").reshape(*lead, *output_size)
-
-
-# values that share a place all have the gradient of that place
-_put = differentiated_as(functools.partial(_unpool, method="add"))(_unpool)
+@differentiated_as(_put_back)  # values that share a place all have the gradient of that place
+def _put(n, values, indices, size):
+    return _put_back(n, values, indices, size, "set")
 
 
 def _check_unpool(indices, output_size):

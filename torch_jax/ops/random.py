@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +22,6 @@ def _unit(key, shape, dtype):
     words = np.uint64 if bits > 24 else np.uint32
     random = jax.random.bits(key, shape, words) >> words(words().itemsize * 8 - bits)
     return random.astype(opmath(dtype)) * opmath(dtype).type(2.0**-bits)
-
-
-def _continuous(name: str, dtype) -> None:
-    """Raise PyTorch's error for a dtype that is not real, or has no fractions."""
-    if category(dtype) != 2:
-        raise RuntimeError(f"{name} is a continuous distribution, and {dtype} no floating dtype")
 
 
 def _uniform(key, shape, dtype, low=0.0, high=1.0):
@@ -74,40 +69,18 @@ def rand(size, *, dtype=None, key):
     return _uniform(key, size, dtype)
 
 
-def _meta_knows(self=None, mean=None, dtype=None) -> bool:
-    """Return False for integers and others: meta functions refuse them with RuntimeError."""
-    given = [dtype] if dtype is not None else [x.dtype for x in (self, mean) if hasattr(x, "dtype")]
-    return all(category(d) == 2 for d in given)
-
-
-@op("randn", "randn.generator", random=True, drawn_like="size", meta=_meta_knows)
+@op("randn", "randn.generator", random=True, drawn_like="size")
 def randn(size, *, dtype=None, key):
     """Draw standard normals."""
     return _normal(key, size, or_float(dtype))
 
 
-@op("rand_like", "rand_like.generator", random=True, drawn_like="self")
-def rand_like(self, *, dtype=None, key):
-    """Draw uniform in [0, 1)."""
-    return rand(self.shape, dtype=dtype or self.dtype, key=key)
-
-
-@op("randn_like", "randn_like.generator", random=True, drawn_like="self")
-def randn_like(self, *, dtype=None, key):
-    """Draw standard normals."""
-    return randn(self.shape, dtype=dtype or self.dtype, key=key)
-
-
 def _randint(low: int, high: int, size, dtype, key):
     """Draw integers in [low, high), which must be numbers of ``dtype``."""
     refuse("random", dtype, "complex")
-    if low >= high:
-        raise RuntimeError(
-            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
-        )
     least, limit = (jnp.iinfo(dtype).min if category(dtype) == 1 else 0), _limit(dtype)
-    if category(dtype) < 2 and (low < least or high > limit):
-        raise RuntimeError(f"from or to - 1 is out of bounds for {dtype}")
+    if low >= high or (category(dtype) < 2 and (low < least or high > limit)):
+        raise RuntimeError(f"integers of {dtype} from {low} to {high}")
     if category(dtype) == 2:
         _warn_of_gaps({"from": low, "to - 1": high - 1}, limit - 1, dtype)
     return _integers(key, size, low, high - low)
@@ -136,16 +109,18 @@ def randint_low(low, high, size, *, dtype=np.int64, key):
     return _randint(low, high, size, dtype or np.int64, key)
 
 
-@op("randint_like", "randint_like.generator", random=True, drawn_like="self")
-def randint_like(self, high, *, dtype=None, key):
-    """Draw integers in [0, high)."""
-    return _randint(0, high, self.shape, dtype or self.dtype, key)
+def _enter_like(function: Callable[..., jax.Array], *names: str) -> None:
+    """Enter a function of bounds and a size for the size and dtype of a tensor."""
+
+    @op(*names, random=True, drawn_like="self")
+    def like(self, *bounds, dtype=None, key):
+        return function(*bounds, self.shape, dtype=dtype or self.dtype, key=key)
 
 
-@op("randint_like.low_dtype", "randint_like.low_generator_dtype", random=True, drawn_like="self")
-def randint_like_low(self, low, high, *, dtype=None, key):
-    """Draw integers in [low, high)."""
-    return _randint(low, high, self.shape, dtype or self.dtype, key)
+_enter_like(rand, "rand_like", "rand_like.generator")
+_enter_like(randn, "randn_like", "randn_like.generator")
+_enter_like(randint, "randint_like", "randint_like.generator")
+_enter_like(randint_low, "randint_like.low_dtype", "randint_like.low_generator_dtype")
 
 
 @op("randperm", "randperm.generator", random=True)
@@ -179,13 +154,13 @@ def _check_std(std=1.0):
     return jnp.all(jnp.asarray(std) >= 0), "normal expects all elements of std >= 0.0", RuntimeError
 
 
-@op("normal_functional", random=True, drawn_like="self", meta=_meta_knows, check=_check_std)
+@op("normal_functional", random=True, drawn_like="self", check=_check_std)
 def normal_functional(self, mean=0.0, std=1.0, *, key):
     """Draw as ``normal_``."""
     return _normal(key, self.shape, self.dtype) * std + mean
 
 
-@op("normal.float_float", random=True, drawn_like="size", meta=_meta_knows, check=_check_std)
+@op("normal.float_float", random=True, drawn_like="size", check=_check_std)
 def normal_size(mean, std, size, *, dtype=None, key):
     """Draw a new tensor."""
     return _normal(key, size, or_float(dtype)) * std + mean
@@ -196,7 +171,6 @@ def normal_size(mean, std, size, *, dtype=None, key):
     "normal.float_Tensor",
     "normal.Tensor_Tensor",
     random=True,
-    meta=_meta_knows,
     check=_check_std,
 )
 def normal(mean, std=1.0, *, key):
@@ -218,16 +192,13 @@ def _check_probability(p):
         raise RuntimeError(f"bernoulli expects p in [0, 1], but got p={p}")
 
 
-def _inside(p):
+def _inside(self, p=None):
+    p = self if p is None else p
     message = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
     return jnp.all((p >= 0) & (p <= 1)), message, RuntimeError
 
 
-def _check_self(self):
-    return _inside(self)
-
-
-@op("bernoulli", random=True, drawn_like="self", check=_check_self)
+@op("bernoulli", random=True, drawn_like="self", check=_inside)
 def bernoulli(self, *, key):
     """Draw 1 with the probability in each element."""
     return _draw(key, self, self.shape)
@@ -278,13 +249,13 @@ def _check_lambd(lambd=1.0):
 @op("exponential", random=True, drawn_like="self", check=_check_lambd)
 def exponential(self, lambd=1.0, *, key):
     """Draw with rate ``lambd``; never 0, but for an infinite rate."""
-    _continuous("exponential", self.dtype)
+    refuse("exponential", self.dtype, "bool int complex")
     wide = opmath(self.dtype)
     u = _open_unit(key, self.shape, wide)
     return -jnp.minimum(jnp.log(u), -jnp.finfo(wide).eps / 2) / jnp.asarray(lambd).astype(wide)
 
 
-@op("geometric", static=("p",), random=True, drawn_like="self", meta=_meta_knows)
+@op("geometric", static=("p",), random=True, drawn_like="self")
 def geometric(self, p, *, key):
     """Draw the number of trials up to the first success: 1, 2, …"""
     if not 0 < p < 1:
@@ -302,7 +273,7 @@ def _check_sigma(sigma=1.0):
 @op("cauchy", random=True, drawn_like="self", check=_check_sigma)
 def cauchy(self, median=0.0, sigma=1.0, *, key):
     """Draw ``median + sigma * tan(pi * (u - 1/2))``."""
-    _continuous("cauchy", self.dtype)
+    refuse("cauchy", self.dtype, "bool int complex")
     wide = opmath(self.dtype)
     return jax.random.cauchy(key, self.shape, wide) * sigma + median
 
@@ -311,7 +282,7 @@ def _check_log_std(std=2.0):
     return std > 0, "log_normal_ expects std > 0.0", RuntimeError
 
 
-@op("log_normal", random=True, drawn_like="self", meta=_meta_knows, check=_check_log_std)
+@op("log_normal", random=True, drawn_like="self", check=_check_log_std)
 def log_normal(self, mean=1.0, std=2.0, *, key):
     """Draw the exponential of a normal."""
     refuse("log_normal", self.dtype, "bool int complex")
@@ -395,19 +366,13 @@ def multinomial(self, num_samples, replacement=False, *, key):
 # ---- randomized leaky relu
 
 
-def _rrelu(self, lower, upper, training, key):
+@op("rrelu_with_noise", "rrelu_with_noise_functional", random=True)
+def rrelu_with_noise(self, noise, lower=0.125, upper=1 / 3, training=False, generator=None, *, key):
+    """In training draw a slope for each negative element: they become the new ``noise``."""
     wide = opmath(self.dtype)
     x = self.astype(wide)
     if not training:
         slope = (jnp.asarray(lower).astype(wide) + upper) / 2
-        return jnp.where(x < 0, x * slope, x), None
-    drawn = _uniform(key, self.shape, wide, lower, upper)
-    slopes = jnp.where(x <= 0, drawn, 1)
+        return jnp.where(x < 0, x * slope, x), noise
+    slopes = jnp.where(x <= 0, _uniform(key, self.shape, wide, lower, upper), 1)
     return x * slopes, slopes
-
-
-@op("rrelu_with_noise", "rrelu_with_noise_functional", random=True)
-def rrelu_with_noise(self, noise, lower=0.125, upper=1 / 3, training=False, generator=None, *, key):
-    """In training draw a slope for each negative element: they become the new ``noise``."""
-    x, slopes = _rrelu(self, lower, upper, training, key)
-    return x, noise if slopes is None else slopes

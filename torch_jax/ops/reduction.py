@@ -30,12 +30,8 @@ def axes(x: jax.Array, dim: Dims) -> tuple[int, ...]:
     if not dim:
         return tuple(range(x.ndim))
     rank = max(x.ndim, 1)
-    for d in dim:
-        if not -rank <= d < rank:
-            raise IndexError(
-                f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], "
-                f"but got {d})"
-            )
+    if not all(-rank <= d < rank for d in dim):
+        raise IndexError(f"dimensions {dim} of {x.ndim}")
     return tuple(d % rank for d in dim) if x.ndim else ()
 
 
@@ -73,7 +69,6 @@ def sum_dim(self, dim=None, keepdim=False, *, dtype=None):
 @op("nansum", meta=lambda dim=None: dim != ())
 def nansum(self, dim=None, keepdim=False, *, dtype=None):
     """Sum with NaN as zero. The meta function reads an empty list of dims otherwise."""
-    refuse("nansum", self.dtype if dtype is None else dtype, "complex")
     result = dtype or (np.int64 if category(self.dtype) < 2 else self.dtype)
     if category(self.dtype) == 2:
         self = jnp.where(jnp.isnan(self), 0, self)
@@ -96,6 +91,7 @@ def mean(self, dim=None, keepdim=False, *, dtype=None):
 
 def _moments(x, dim, correction, keepdim):
     """Return variance and mean; no degrees of freedom, or fewer, divide by 0."""
+    refuse("std and var", x.dtype, "bool int")
     x = x.astype(opmath(x.dtype))
     n = count(x, dim)
     mean = quotient(jnp.sum(x, axes(x, dim), keepdims=True), _counted(x, dim))
@@ -108,40 +104,23 @@ def _moments(x, dim, correction, keepdim):
     return variance, mean if keepdim else jnp.squeeze(mean, axes(x, dim))
 
 
-@op("var.correction", refuses="bool int")
-def var(self, dim=None, *, correction=None, keepdim=False):
-    """Return the variance; ``correction`` is 1 unless given."""
-    return _moments(self, dim, correction, keepdim)[0]
+def _enter_moments(name: str, of: Callable[[jax.Array, jax.Array], Any]) -> None:
+    @op(f"{name}.correction")
+    def lowering(self, dim=None, *, correction=None, keepdim=False):
+        return of(*_moments(self, dim, correction, keepdim))
+
+    lowering.__doc__ = f"``{name}``; ``correction`` is 1 unless given."
 
 
-@op("std.correction", refuses="bool int")
-def std(self, dim=None, *, correction=None, keepdim=False):
-    """Return the root of :func:`var`."""
-    return root(var(self, dim, correction=correction, keepdim=keepdim))
+_enter_moments("var", lambda var, mean: var)
+_enter_moments("std", lambda var, mean: root(var))
+_enter_moments("var_mean", lambda var, mean: (var, mean))
+_enter_moments("std_mean", lambda var, mean: (root(var), mean))
 
 
-@op("var_mean.correction", refuses="bool int")
-def var_mean(self, dim=None, *, correction=None, keepdim=False):
-    """Return variance and mean in one pass."""
-    return _moments(self, dim, correction, keepdim)
-
-
-@op("std_mean.correction", refuses="bool int")
-def std_mean(self, dim=None, *, correction=None, keepdim=False):
-    """Return deviation and mean in one pass."""
-    variance, mean = _moments(self, dim, correction, keepdim)
-    return root(variance), mean
-
-
-def _reduces_some(self, dim=None):
-    """Return False, for ``meta=``, where the meta function misses the CPU's IndexError."""
-    return dim in (None, ()) or count(self, dim) != 0
-
-
-def _require_some(name: str, x: jax.Array, dim: Dims) -> None:
-    for d in axes(x, dim):
-        if x.shape[d] == 0:
-            raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")
+def _require_some(x: jax.Array, dim: Dims) -> None:
+    if 0 in (x.shape[d] for d in axes(x, dim)):
+        raise IndexError(f"a reduction of dimensions {dim} of {x.shape}")
 
 
 def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax.Array]) -> None:
@@ -151,12 +130,12 @@ def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax
         index = arg(x.reshape(1) if x.ndim == 0 else x, dim, keepdims=keepdim)
         return index.reshape(()) if x.ndim == 0 else index
 
-    @op(f"a{name}", meta=_reduces_some, refuses="complex")
+    @op(f"a{name}")
     def over_dims(self, dim=(), keepdim=False):
-        _require_some(f"a{name}", self, dim)
+        _require_some(self, dim)
         return reduce(self, axes(self, dim), keepdims=keepdim)
 
-    @op(name, refuses="complex")
+    @op(name)
     def over_all(self):
         return reduce(self)
 
@@ -165,14 +144,14 @@ def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax
         at = arg(x, dim, keepdims=True)
         return jnp.take_along_axis(x, at, dim).reshape(index.shape), index
 
-    @op(f"{name}.dim", refuses="complex")
+    @op(f"{name}.dim")
     @differentiated_as(picked)
     def with_index(self, dim, keepdim=False):
-        _require_some(name, self, dim)
+        _require_some(self, dim)
         values = reduce(self, axes(self, dim), keepdims=keepdim)
         return values, positions(self, dim, keepdim)
 
-    @op(f"arg{name}", refuses="bool complex")
+    @op(f"arg{name}")
     def arg_over(self, dim=None, keepdim=False):
         if dim is None:
             index = arg(self.reshape(-1), 0)
@@ -187,31 +166,24 @@ _extreme("max", jnp.max, jnp.argmax)
 _extreme("min", jnp.min, jnp.argmin)
 
 
-@op("aminmax", meta=_reduces_some, refuses="complex")
-@op("_aminmax", "_aminmax.dim", refuses="complex")
+@op("aminmax", "_aminmax", "_aminmax.dim")
 def aminmax(self, dim=None, keepdim=False):
     """Return smallest and largest, over one dimension or all."""
     over = axes(self, dim)
-    _require_some("aminmax", self, dim)
+    _require_some(self, dim)
     return jnp.min(self, over, keepdims=keepdim), jnp.max(self, over, keepdims=keepdim)
 
 
 def _logic(name: str, reduce: Callable[..., jax.Array]) -> None:
-    @op(name)
-    def over_all(self):
-        return reduce(self != 0)
-
-    @op(f"{name}.dim")
-    def over_dim(self, dim, keepdim=False):
+    @op(name, f"{name}.dim")
+    def over_dim(self, dim=None, keepdim=False):
         return reduce(self != 0, axes(self, dim), keepdims=keepdim)
 
     @op(f"{name}.dims")
     def over_dims(self, dim=None, keepdim=False):
-        if dim == ():
-            return self != 0
-        return reduce(self != 0, axes(self, dim), keepdims=keepdim)
+        return self != 0 if dim == () else over_dim(self, dim, keepdim)
 
-    over_all.__doc__ = over_dim.__doc__ = f"``jnp.{name}``, which sees only real parts."
+    over_dim.__doc__ = f"``jnp.{name}``, which sees only real parts."
     over_dims.__doc__ = f"``jnp.{name}``; an empty list reduces nothing."
 
 
@@ -235,7 +207,7 @@ def logsumexp(self, dim, keepdim=False):
     return jax.nn.logsumexp(x, over, keepdims=keepdim)
 
 
-@op("trace", refuses="bool")
+@op("trace")
 def trace(self):
     """Sum the diagonal; integers in int64."""
     return jnp.trace(_accumulable(self, None))
@@ -268,7 +240,7 @@ def linalg_vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None):
     return vector_norm(self if dtype is None else self.astype(dtype), ord, dim, keepdim)
 
 
-@op("linalg__powsum", static=("ord",), refuses="bool int")
+@op("linalg__powsum", static=("ord",))
 def linalg_powsum(self, ord=2, dim=None, keepdim=False, *, dtype=None):
     """Return ``sum |x|^ord``."""
     x = self if dtype is None else self.astype(dtype)
@@ -289,12 +261,8 @@ def norm(self, p=2, dim=None, keepdim=False, dtype=None):
 @op("_foreach_norm.Scalar", static=("ord",), meta=False)
 def foreach_norm(self, ord=2, dtype=None):
     """Return the norm of each tensor, in its own dtype unless one is given."""
-    return [
-        vector_norm(x if dtype is None else x.astype(dtype), ord).astype(
-            jnp.abs(jnp.zeros((), x.dtype if dtype is None else dtype)).dtype
-        )
-        for x in self
-    ]
+    given = [x if dtype is None else x.astype(dtype) for x in self]
+    return [vector_norm(x, ord).astype(x.real.dtype) for x in given]
 
 
 @op("_foreach_powsum.Scalar", static=("ord",), meta=False)

@@ -24,14 +24,11 @@ True
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-
-from torch_jax.ops import promotion
 
 
 class Lowering(NamedTuple):
@@ -135,12 +132,9 @@ def lowering(
     static: tuple[str, ...] = (),
     host: tuple[str, ...] = (),
     integers: tuple[str, ...] = (),
-    refuses: str = "",
     **options: Any,
 ) -> Lowering:
     """Return a lowering of ``aten.<name>``, outside the table; for the options see :func:`op`."""
-    if refuses:
-        function = _refusing(function, name.partition(".")[0], refuses)
     sets: dict[str, Any] = {"host": frozenset(host), "integers": frozenset(integers)}
     return Lowering(name, function, frozenset(static), **sets, **options)
 
@@ -148,9 +142,7 @@ def lowering(
 def op(*names: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function in the table under ATen names such as ``"add.Tensor"`` or ``"relu"``.
 
-    The options are the attributes of :class:`Lowering`, and ``refuses``: the kinds of dtypes
-    that PyTorch's CPU kernels do not take though its meta function does, such as
-    ``"bool half complex"`` (:func:`promotion.refuse`); of the operands' common dtype.
+    The options are the attributes of :class:`Lowering`.
     """
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,15 +153,3 @@ def op(*names: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[.
         return function
 
     return enter
-
-
-def _refusing(function: Callable[..., Any], name: str, kinds: str) -> Callable[..., Any]:
-    """Return ``function``, which raises where its operands' common dtype is of ``kinds``."""
-
-    @functools.wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        operands = [x for x in (*args, *kwargs.values()) if isinstance(x, jax.Array)]
-        promotion.refuse(name, promotion.result_type(*operands), kinds)
-        return function(*args, **kwargs)
-
-    return checked

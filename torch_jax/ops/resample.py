@@ -6,8 +6,9 @@ whose indices and weights depend on sizes only and are made with NumPy, as is th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -71,23 +72,27 @@ def _pick(x: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
 # ---- where an output lies in the input --------------------------------------------------------
 
 
-def _ratio(size: int, count: int, scale: float | None, real: type) -> float:
+def _ratio(size: int, count: int, align_corners: bool, scale: float | None, real: type) -> float:
     """Return the distance in the input of two neighbours of the output."""
+    if align_corners:
+        return real(size - 1) / real(count - 1) if count > 1 else real(0)
     return real(1 / scale) if scale is not None and scale > 0 else real(size) / real(count)
 
 
 def _source(size, count, align_corners, scale, real) -> np.ndarray:
     """Return coordinates in the input of the output's elements."""
+    half = real(0 if align_corners else 0.5)
     i = np.arange(count).astype(real)
-    if align_corners:
-        return i * (real(size - 1) / real(count - 1) if count > 1 else real(0))
-    return _ratio(size, count, scale, real) * (i + real(0.5)) - real(0.5)
+    return _ratio(size, count, align_corners, scale, real) * (i + half) - half
 
 
-def _nearest(size, count, align_corners, scale, real) -> Taps:
-    i = np.arange(count).astype(real)
-    index = np.floor(i * _ratio(size, count, scale, real)).astype(np.int64)
+def _nearest(size, count, align_corners, scale, real, offset=0.0) -> Taps:
+    i = np.arange(count).astype(real) + real(offset)
+    index = np.floor(i * _ratio(size, count, False, scale, real)).astype(np.int64)
     return _ones(np.minimum(index, size - 1))
+
+
+_nearest_exact = functools.partial(_nearest, offset=0.5)
 
 
 def _nearest_by_size(size, count, align_corners, scale, real) -> Taps:
@@ -95,12 +100,6 @@ def _nearest_by_size(size, count, align_corners, scale, real) -> Taps:
     if count in (size, 2 * size):
         return _ones(np.arange(count) * size // count)
     return _nearest(size, count, align_corners, scale, real)
-
-
-def _nearest_exact(size, count, align_corners, scale, real) -> Taps:
-    i = np.arange(count).astype(real) + real(0.5)
-    index = np.floor(i * _ratio(size, count, scale, real)).astype(np.int64)
-    return _ones(np.minimum(index, size - 1))
 
 
 def _ones(index: np.ndarray) -> Taps:
@@ -139,10 +138,7 @@ def _antialiased(filter: Callable, reach: float) -> Callable:
     """Return taps of a filter that widens with the input's size, so that nothing is skipped."""
 
     def taps(size, count, align_corners, scale, real) -> Taps:
-        if align_corners:
-            ratio = real(size - 1) / real(count - 1) if count > 1 else real(0)
-        else:
-            ratio = _ratio(size, count, scale, real)
+        ratio = _ratio(size, count, align_corners, scale, real)
         widen = max(ratio, real(1))
         center = ratio * (np.arange(count).astype(real) + real(0.5))
         begin = np.maximum((center - reach * widen + 0.5).astype(np.int64), 0)
@@ -179,10 +175,7 @@ def _taps(method, sizes, counts, align_corners, scales, dtype) -> list[Taps]:
 def _interpolate(x, method, output_size, align_corners, scales):
     n = len(output_size)
     if 0 in x.shape[1:] or min(output_size) < 1:
-        raise RuntimeError(
-            "Input and output sizes should be greater than 0, but got input "
-            f"{list(x.shape)} and output {list(output_size)}"
-        )
+        raise RuntimeError(f"an image of {output_size} from one of {x.shape}")
     taps = _taps(method, x.shape[-n:], output_size, align_corners, scales, x.dtype)
     weighted = method not in (_nearest, _nearest_by_size, _nearest_exact)
     if weighted and x.dtype == jnp.uint8:
@@ -214,17 +207,6 @@ def _interpolate_bytes(x, taps):
     return x
 
 
-def _interpolate_backward(grad, method, output_size, input_size, align_corners, scales):
-    n = len(output_size)
-    if method is _cubic and tuple(output_size) == tuple(input_size[-n:]):
-        return grad  # as in PyTorch, under any scales
-    x = grad.astype(opmath(grad.dtype))
-    taps = _taps(method, input_size[-n:], output_size, align_corners, scales, grad.dtype)
-    for i, (tap, size) in enumerate(zip(taps, input_size[-n:], strict=True)):
-        x = tap.transpose(size).apply(x, x.ndim - n + i)
-    return x
-
-
 _SCALES = ("scales", "scales_d", "scales_h", "scales_w")
 
 
@@ -236,18 +218,22 @@ def _register(
     Where PyTorch's gradient belongs to another interpolation, ``backward_method`` is that.
     """
 
-    def forward(self, output_size, *rest):
+    def options(output_size, rest) -> Any:
         align_corners, *scales = rest if aligned else (False, *rest)
-        scales += [None] * (len(output_size) - len(scales))
-        return _interpolate(self, method, output_size, align_corners, scales)
+        return align_corners, scales + [None] * (len(output_size) - len(scales))
+
+    def forward(self, output_size, *rest):
+        return _interpolate(self, method, output_size, *options(output_size, rest))
 
     def backward(grad_output, output_size, input_size, *rest):
-        align_corners, *scales = rest if aligned else (False, *rest)
-        scales += [None] * (len(output_size) - len(scales))
-        of = backward_method or method
-        return _interpolate_backward(
-            grad_output, of, output_size, input_size, align_corners, scales
-        )
+        sizes = input_size[-len(output_size) :]
+        if method is _cubic and tuple(output_size) == tuple(sizes):
+            return grad_output  # as in PyTorch, under any scales
+        x, of = grad_output.astype(opmath(grad_output.dtype)), backward_method or method
+        taps = _taps(*[of, sizes, output_size, *options(output_size, rest), x.dtype])
+        for i, (tap, size) in enumerate(zip(taps, sizes, strict=True)):
+            x = tap.transpose(size).apply(x, x.ndim - len(taps) + i)
+        return x
 
     # PyTorch's meta functions of nearest neighbours fail where there is nothing.
     meta = aligned or (lambda self: 0 not in self.shape)

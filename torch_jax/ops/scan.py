@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from torch_jax.ops.pointwise import logaddexp
-from torch_jax.ops.promotion import category, convert, opmath, refuse
+from torch_jax.ops.promotion import category, convert, opmath
 from torch_jax.ops.registry import op
 
 
@@ -23,8 +23,6 @@ def _scan(scan: Callable[..., Any], x: jax.Array, dim: int) -> Any:
 def _running(name: str, scan: Callable[..., Any]) -> None:
     @op(name)
     def lowering(self, dim, *, dtype=None):
-        if dtype is not None:
-            refuse(name, dtype, "bool")
         x = self if dtype is None else convert(self, dtype)
         narrow = category(x.dtype) < 2 and dtype is None
         return _scan(scan, x.astype(np.int64 if narrow else opmath(x.dtype)), dim)
@@ -48,7 +46,7 @@ def _complex_cumlogsumexp(x, axis: int):
     return jnp.moveaxis(jnp.concatenate([x[:1], rest]), 0, axis)
 
 
-@op("logcumsumexp", "_logcumsumexp", refuses="bool int")
+@op("logcumsumexp", "_logcumsumexp")
 def logcumsumexp(self, dim):
     """Do ``lax.cumlogsumexp``, of complex numbers too."""
     x = self.astype(opmath(self.dtype))
@@ -64,7 +62,7 @@ def _running_extreme(name: str, wins: Callable[..., jax.Array]) -> None:
             better = jnp.isnan(b[0]) | (better & ~jnp.isnan(a[0]))
         return tuple(jnp.where(better, y, x) for x, y in zip(a, b, strict=True))
 
-    @op(name, refuses="complex")
+    @op(name)
     def lowering(self, dim):
         if self.ndim == 0 and dim not in (0, -1):
             raise IndexError(f"{name}(): the dim of a scalar is -1 or 0, not {dim}")

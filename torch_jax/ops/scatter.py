@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -95,7 +96,7 @@ def scatter_add(self, dim, index, src):
     return _combine(self, dim, index, src, "add")
 
 
-def _identity(dtype, reduce: str):
+def identity(dtype, reduce: str):
     """Return the value that leaves any other unchanged under a reduction."""
     if reduce in ("sum", "mean"):
         return jnp.zeros((), dtype)
@@ -119,7 +120,7 @@ def _reduce_into(self, into, reduce: str, include_self: bool, src):
     if reduce == "mean" or not include_self:
         counts = into(jnp.zeros(self.shape, jnp.int32), jnp.ones_like(src, jnp.int32), "add")
         touched = counts > 0
-    start = self if include_self else jnp.where(touched, _identity(self.dtype, reduce), self)
+    start = self if include_self else jnp.where(touched, identity(self.dtype, reduce), self)
     result = into(start, src, _METHODS[reduce])
     if reduce != "mean":
         return result
@@ -145,22 +146,28 @@ def _shared_by_extremes(self, into, reduce: str, include_self: bool, src):
     return (jnp.where(own, self, 0) + put(jnp.where(given, src, 0))) / shares
 
 
-def _scatter_reduce(self, dim, index, src, reduce, *, include_self=True, by=_shared_by_extremes):
-    def into(x, values, method):
-        return _combine(x, dim, index, values, method)
+def _enter_reduction(name: str, place: Callable[..., Any], **options: Any) -> None:
+    """Enter a reduction of the elements of each position: sum, prod, mean, amax or amin.
 
-    return by(self, into, reduce, include_self, src)
+    ``place`` returns the scatter and its source, given all but the kind of reduction.
+    """
+
+    def with_shares(self, dim, index, src, reduce, *, include_self=True, by=_shared_by_extremes):
+        into, src = place(self, dim, index, src)
+        return by(self, into, reduce, include_self, src)
+
+    @op(name, **options)
+    @differentiated_as(with_shares)
+    def lowering(self, dim, index, src, reduce, *, include_self=True):
+        how: Any = {"include_self": include_self, "by": _reduce_into}
+        return with_shares(self, dim, index, src, reduce, **how)
 
 
-@op("scatter_reduce.two", check=dim_bounds)
-@differentiated_as(_scatter_reduce)
-def scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
-    """Reduce the elements of each position: sum, prod, mean, amax or amin."""
-    how = {"include_self": include_self, "by": _reduce_into}
-    return _scatter_reduce(self, dim, index, src, reduce, **how)
+def _elements(self, dim, index, src):
+    return lambda x, values, method: _combine(x, dim, index, values, method), src
 
 
-def _index_reduce(self, dim, index, source, reduce, *, include_self=True, by=_shared_by_extremes):
+def _slices(self, dim, index, source):
     if source.ndim == self.ndim > 0:
         refuse_other_slices(self.shape, source.shape, dim)
 
@@ -168,13 +175,8 @@ def _index_reduce(self, dim, index, source, reduce, *, include_self=True, by=_sh
         flat, at = along(x, dim, index)
         return write(flat, at, values, method).reshape(x.shape)
 
-    source = source.reshape(source.shape or (1,)).astype(self.dtype)
-    return by(self, into, reduce, include_self, source)
+    return into, source.reshape(source.shape or (1,)).astype(self.dtype)
 
 
-@op("index_reduce", host=("index",), check=check_dim)
-@differentiated_as(_index_reduce)
-def index_reduce(self, dim, index, source, reduce, *, include_self=True):
-    """Reduce the slices of each index: prod, mean, amax or amin."""
-    how = {"include_self": include_self, "by": _reduce_into}
-    return _index_reduce(self, dim, index, source, reduce, **how)
+_enter_reduction("scatter_reduce.two", _elements, check=dim_bounds)
+_enter_reduction("index_reduce", _slices, host=("index",), check=check_dim)

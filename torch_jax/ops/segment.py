@@ -21,10 +21,7 @@ class _Segments:
     def __init__(self, lengths, offsets, shape, axis: int):
         bounds = lengths if offsets is None else offsets
         if axis % len(shape) != bounds.ndim - 1 or bounds.shape[:-1] != shape[: bounds.ndim - 1]:
-            raise RuntimeError(
-                f"segment_reduce(): lengths or offsets of shape {bounds.shape} do not fit data of "
-                f"shape {shape} along axis {axis}: their last dimension must be the axis"
-            )
+            raise RuntimeError(f"segments of {bounds.shape} for data of {shape} along {axis}")
         if offsets is None:
             before = [(0, 0)] * (lengths.ndim - 1) + [(1, 0)]
             offsets = jnp.pad(jnp.cumsum(lengths, -1), before)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,16 +12,9 @@ from torch_jax.ops.promotion import promote
 from torch_jax.ops.registry import op
 
 
-def _have_dims(tensors) -> bool:
-    """Return whether all have dims: the meta function raises another error without."""
-    return all(t.ndim for t in tensors)
-
-
-@op("cat", meta=_have_dims)
+@op("cat")
 def cat(tensors, dim=0):
     """Join tensors; those of shape ``(0,)`` join with any shape, and count for the dtype alone."""
-    if not _have_dims(tensors):
-        raise RuntimeError("zero-dimensional tensor cannot be concatenated")
     tensors = promote(*tensors)
     kept = [t for t in tensors if t.shape != (0,)]
     return jnp.concatenate(kept, dim) if kept else tensors[0]
@@ -105,50 +96,24 @@ def channel_shuffle(self, groups):
     return self.reshape(n, groups, c // groups, *rest).swapaxes(1, 2).reshape(self.shape)
 
 
-def _diagonal_positions(shape, offset: int, dim1: int, dim2: int) -> tuple:
-    """Return the index of a diagonal, for ``x.at``: the dims are moved to the front."""
-    rows, cols = shape[dim1], shape[dim2]
-    count = max(0, min(rows + min(offset, 0), cols - max(offset, 0)))
-    i = jnp.arange(count, dtype=jnp.int32)
-    return i + max(-offset, 0), i + max(offset, 0)
-
-
 @op("diagonal_scatter")
 def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
     """Replace a diagonal of ``self`` by ``src``, whose last dimension runs along it."""
-    dims = dim1 % self.ndim, dim2 % self.ndim
-    front = jnp.moveaxis(self, dims, (0, 1))
-    at = _diagonal_positions(self.shape, offset, *dims)
-    front = front.at[at].set(jnp.moveaxis(src, -1, 0).astype(self.dtype))
-    return jnp.moveaxis(front, (0, 1), dims)
-
-
-@op("diagonal_backward")
-def diagonal_backward(grad_output, input_sizes, offset, dim1, dim2):
-    """Return the gradient along a diagonal of zeros."""
-    zeros = jnp.zeros(input_sizes, grad_output.dtype)
-    return diagonal_scatter(zeros, grad_output, offset, dim1, dim2)
+    matrix = jnp.moveaxis(self, (dim1, dim2), (-2, -1))
+    # each row's element, or each column's, put in its place by a comparison: no scatter
+    length, axis = matrix.shape[-2 if offset >= 0 else -1], -1 if offset >= 0 else -2
+    values = jnp.expand_dims(_grow(src.astype(self.dtype), src.ndim - 1, 0, length), axis)
+    matrix = jnp.where(_diagonals(matrix) == offset, values, matrix)
+    return jnp.moveaxis(matrix, (-2, -1), (dim1, dim2))
 
 
 @op("diag_embed")
 def diag_embed(self, offset=0, dim1=-2, dim2=-1):
     """Put the last dimension on a diagonal of two new ones."""
-    size = self.shape[-1] + abs(offset)
-    rank = self.ndim + 1
-    row = lax.broadcasted_iota(jnp.int32, (size, size), 0)
-    column = lax.broadcasted_iota(jnp.int32, (size, size), 1)
-    # each column's element, put in the row it belongs to by a comparison: no scatter
-    width = (max(offset, 0), max(-offset, 0))
-    padded = jnp.pad(self, [(0, 0)] * (self.ndim - 1) + [width])
-    matrix = jnp.where(column - row == offset, padded[..., None, :], jnp.zeros((), self.dtype))
+    size, rank = self.shape[-1] + abs(offset), self.ndim + 1
+    zeros = jnp.zeros((*self.shape[:-1], size, size), self.dtype)
+    matrix = diagonal_scatter(zeros, self, offset, -2, -1)
     return jnp.moveaxis(matrix, (-2, -1), (dim1 % rank, dim2 % rank))
-
-
-def _slice(shape, dim: int, start, end, step) -> tuple[int, ...]:
-    """Return ``(dim, start, step, count)`` of a slice, clipped as Python clips."""
-    dim %= len(shape)
-    start, end, step = slice(start, end, step).indices(shape[dim])
-    return dim, start, step, len(range(start, end, step))
 
 
 def _spread(src, shape, dim: int, start: int, step: int):
@@ -183,13 +148,12 @@ def _clipped(start, size: int):
 @op("slice_scatter")
 def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
     """Replace a slice of ``self`` by ``src``."""
-    dim, start, step, count = _slice(self.shape, dim, start, end, step)
+    dim %= self.ndim
+    start, end, step = slice(start, end, step).indices(self.shape[dim])  # clipped as Python clips
+    count = len(range(start, end, step))
     slice_shape = (*self.shape[:dim], count, *self.shape[dim + 1 :])
     if src.shape != slice_shape:
-        raise RuntimeError(
-            "expected src to have a size equal to the slice of self. "
-            f"src size = {list(src.shape)}, slice size = {list(slice_shape)}"
-        )
+        raise RuntimeError(f"src of {src.shape} for a slice of {slice_shape}")
     src = src.astype(self.dtype)
     if count == 0:
         return self
@@ -244,17 +208,3 @@ def _grow(x, dim: int, start: int, size: int):
     return jnp.pad(
         x, [(start, size - start - n) if d == dim else (0, 0) for d, n in enumerate(x.shape)]
     )
-
-
-@op("_chunk_cat")
-def _chunk_cat(tensors, dim, num_chunks):
-    """Pad each tensor with zeros to ``num_chunks`` equal chunks, which are joined flat."""
-    dim %= tensors[0].ndim
-
-    def chunks(x):
-        short = -x.shape[dim] % num_chunks
-        x = jnp.pad(x, [(0, short if d == dim else 0) for d in range(x.ndim)])
-        lead = x.shape[:dim]
-        return x.reshape(*lead, num_chunks, math.prod(x.shape[dim:]) // num_chunks)
-
-    return jnp.concatenate([chunks(x) for x in promote(*tensors)], dim + 1)

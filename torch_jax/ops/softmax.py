@@ -5,10 +5,13 @@ Half types are computed in float32 and rounded once. Along an empty dimension no
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
 from torch_jax.ops.promotion import opmath
+from torch_jax.ops.reduction import axes
 from torch_jax.ops.registry import op
 
 
@@ -17,32 +20,16 @@ def _wide(x: jax.Array) -> jax.Array:
     return jnp.atleast_1d(x).astype(opmath(x.dtype))
 
 
-def _check_dim(x, dim: int) -> None:
-    """Raise for a dim that ``x`` does not have, also where nothing is computed."""
-    dims = max(x.ndim, 1)
-    if not -dims <= dim < dims:
-        raise IndexError(
-            f"Dimension out of range (expected to be in range of [{-dims}, {dims - 1}], "
-            f"but got {dim})"
-        )
+def _enter(name: str, function: Callable[..., jax.Array]) -> None:
+    @op(name)
+    def lowering(self, dim, half_to_float):
+        """Ignore ``half_to_float``, which only sets the dtype of the output."""
+        axes(self, dim)  # raises for a dim that there is not, also where nothing is computed
+        return self if self.size == 0 else function(_wide(self), dim).reshape(self.shape)
 
 
-@op("_softmax")
-def softmax(self, dim, half_to_float):
-    """Ignore ``half_to_float``, which only sets the dtype of the output."""
-    _check_dim(self, dim)
-    if self.size == 0:
-        return self
-    return jax.nn.softmax(_wide(self), dim).reshape(self.shape)
-
-
-@op("_log_softmax")
-def log_softmax(self, dim, half_to_float):
-    """Ignore ``half_to_float``, which only sets the dtype of the output."""
-    _check_dim(self, dim)
-    if self.size == 0:
-        return self
-    return jax.nn.log_softmax(_wide(self), dim).reshape(self.shape)
+_enter("_softmax", jax.nn.softmax)
+_enter("_log_softmax", jax.nn.log_softmax)
 
 
 @op("_softmax_backward_data")
@@ -63,7 +50,7 @@ def log_softmax_backward(grad_output, output, dim, input_dtype):
 @op("_safe_softmax")
 def safe_softmax(self, dim, dtype=None):
     """Return zeros where a whole row is minus infinity."""
-    _check_dim(self, dim)
+    axes(self, dim)
     if self.size == 0:
         return self
     x = _wide(self if dtype is None else self.astype(dtype))

@@ -14,7 +14,7 @@ from jax import lax
 from torch_jax.ops import buckets
 from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.on_host import on_host
-from torch_jax.ops.promotion import category, promote
+from torch_jax.ops.promotion import category, promote, refuse
 from torch_jax.ops.registry import Leading, op
 
 
@@ -82,15 +82,15 @@ def _at_rank(x, rank):
 
 
 def _reduced(results, self, dim: int, keepdim: bool):
-    return tuple(jnp.expand_dims(r, dim) if keepdim and self.ndim else r for r in results)
+    if self.ndim == 0:
+        return tuple(r.reshape(()) for r in results)
+    return tuple(jnp.expand_dims(r, dim) if keepdim else r for r in results)
 
 
 @op("kthvalue")
 def kthvalue(self, k, dim=-1, keepdim=False):
     """Return the k-th least; of equal elements the position is the k-th in stable order."""
-    x = _last(self, dim)
-    results = [r.reshape(()) if self.ndim == 0 else r for r in _at_rank(x, k - 1)]
-    return _reduced(results, self, dim, keepdim)
+    return _reduced(_at_rank(_last(self, dim), k - 1), self, dim, keepdim)
 
 
 def _nans(x):
@@ -112,8 +112,7 @@ def _nanmedian(x):
 def _enter_median(name: str, function) -> None:
     @op(f"{name}.dim")
     def along(self, dim, keepdim=False):
-        results = [r.reshape(()) if self.ndim == 0 else r for r in function(_last(self, dim))]
-        return _reduced(results, self, dim, keepdim)
+        return _reduced(function(_last(self, dim)), self, dim, keepdim)
 
     def evenly(self):
         x, found = self.reshape(-1), whole(lax.stop_gradient(self))
@@ -144,7 +143,6 @@ def mode(self, dim=-1, keepdim=False):
     start = lax.cummax(jnp.where(begins, position, 0), axis=values.ndim - 1)
     longest = jnp.argmax(position - start, -1, keepdims=True)  # the first run of that length
     results = [jnp.take_along_axis(x, longest, -1)[..., 0] for x in (values, order)]
-    results = [r.reshape(()) if self.ndim == 0 else r for r in results]
     return _reduced(results, self, dim, keepdim)
 
 
@@ -177,7 +175,7 @@ def search(sequence, x, right: bool):
     return low.reshape(x.shape)
 
 
-@op("searchsorted.Tensor", "searchsorted.Scalar", refuses="complex")
+@op("searchsorted.Tensor", "searchsorted.Scalar")
 def searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None):
     """Search; ``side`` wins over ``right``; ``sorter`` puts the sequence into order."""
     if sorter is not None:
@@ -186,7 +184,7 @@ def searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=No
     return search(sequence, x, side == "right" if side else right)
 
 
-@op("bucketize.Tensor", "bucketize.Scalar", refuses="complex")
+@op("bucketize.Tensor", "bucketize.Scalar")
 def bucketize(self, boundaries, *, out_int32=False, right=False):
     """Do :func:`searchsorted` with the arguments the other way round."""
     boundaries, x = promote(boundaries, self)
@@ -233,9 +231,10 @@ def _linear_bin(x, low, high, bins: int):
     return jnp.where(inside, jnp.minimum(position, bins - 1), -1)
 
 
-@op("histc", static=("min", "max"), refuses="complex")
+@op("histc", static=("min", "max"))
 def histc(self, bins=100, min=0, max=0):
     """Count in equal bins; elements out of range and NaN count nowhere."""
+    refuse("histogram", self.dtype, "complex")
     x = self.reshape(-1)
     if min == max and x.size:
         min, max = x.min(), x.max()
@@ -318,15 +317,11 @@ def histogramdd_from_bin_edges(self, bins, *, weight=None, density=False):
 )
 def bincount(self, weights=None, minlength=0):
     """Count each number; sums of weights are float64 unless the weights are float32."""
-    if self.ndim != 1 or category(self.dtype) != 1:
-        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if self.ndim != 1 or category(self.dtype) != 1 or minlength < 0:
+        raise RuntimeError(f"bincount of {self.aval} with {minlength=}")
     least, most = (int(on_host(f())) if self.size else -1 for f in (self.min, self.max))
-    if self.size and least < 0:
-        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    if minlength < 0:
-        raise RuntimeError("minlength should be >= 0")
-    if weights is not None and weights.shape != self.shape:
-        raise RuntimeError("weights should be 1-d and have the same length as input")
+    if (self.size and least < 0) or (weights is not None and weights.shape != self.shape):
+        raise RuntimeError("bincount of negative numbers, or with other weights than numbers")
     if weights is None or not self.size:  # of nothing PyTorch counts, weights or not
         weights = jnp.ones(self.shape, jnp.int64)
     elif weights.dtype != jnp.float32:

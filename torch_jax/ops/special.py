@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from torch_jax.ops.derivatives import slope
-from torch_jax.ops.unary import float_op
+from torch_jax.ops.unary import Unary, float_op
 
 # fmt: off
 # J0(x) / ((x² - a²)(x² - b²)) in x², 0..25, where a and b are its zeros there
@@ -204,38 +204,48 @@ def _between_zeros(square, zeros, coefficients):
     return (square - a) * (square - b) * chebyshev_series(square, 0, 25, coefficients)
 
 
-def bessel_j0(x):
-    """Return ``J0``."""
-    x = jnp.abs(x)
-    p, q, angle = _waves(x, 0)
-    near = _between_zeros(x * x, J0_ZEROS, J0)
-    return jnp.where(x <= 5, near, p * jnp.cos(angle) - q * jnp.sin(angle))
+def _enter_j(order: int, zeros: tuple[float, float], coefficients: tuple[float, ...]) -> Unary:
+    """Enter ``J0`` or ``J1``, which is odd; return it."""
+
+    def function(x):
+        size = jnp.abs(x)
+        p, q, angle = _waves(size, order)
+        near = _between_zeros(x * x, zeros, coefficients)
+        far = p * jnp.cos(angle) - q * jnp.sin(angle)
+        if order:
+            near, far = x * near, jnp.where(x < 0, -far, far)
+        return jnp.where(size <= 5, near, far)
+
+    float_op(f"special_bessel_j{order}", function)
+    return function
 
 
-def bessel_j1(x):
-    """Return ``J1``, which is odd."""
-    size = jnp.abs(x)
-    p, q, angle = _waves(size, 1)
-    far = p * jnp.cos(angle) - q * jnp.sin(angle)
-    near = x * _between_zeros(x * x, J1_ZEROS, J1)
-    return jnp.where(size <= 5, near, jnp.where(x < 0, -far, far))
+bessel_j0 = _enter_j(0, J0_ZEROS, J0)
+bessel_j1 = _enter_j(1, J1_ZEROS, J1)
 
 
-def bessel_y0(x):
-    """Return ``Y0``: -inf at 0, NaN below."""
-    p, q, angle = _waves(x, 0)
-    near = chebyshev_series(x * x, 0, 25, Y0) + 2 / math.pi * jnp.log(x) * bessel_j0(x)
-    far = p * jnp.sin(angle) + q * jnp.cos(angle)
-    return jnp.where(x <= 5, jnp.where(x == 0, -np.inf, near), far)
+def _enter_y(order: int, near: Unary) -> None:
+    """Enter ``Y0`` or ``Y1``: -inf at 0, NaN below."""
+
+    def function(x):
+        p, q, angle = _waves(x, order)
+        far = p * jnp.sin(angle) + q * jnp.cos(angle)
+        return jnp.where(x <= 5, jnp.where(x == 0, -np.inf, near(x)), far)
+
+    float_op(f"special_bessel_y{order}", function)
 
 
-def bessel_y1(x):
-    """Return ``Y1``: -inf at 0, NaN below."""
-    p, q, angle = _waves(x, 1)
+def _y0_near(x):
+    return chebyshev_series(x * x, 0, 25, Y0) + 2 / math.pi * jnp.log(x) * bessel_j0(x)
+
+
+def _y1_near(x):
     pole = 2 / math.pi * (jnp.log(x) * bessel_j1(x) - 1 / x)
-    near = x * chebyshev_series(x * x, 0, 25, Y1) + pole
-    far = p * jnp.sin(angle) + q * jnp.cos(angle)
-    return jnp.where(x <= 5, jnp.where(x == 0, -np.inf, near), far)
+    return x * chebyshev_series(x * x, 0, 25, Y1) + pole
+
+
+_enter_y(0, _y0_near)
+_enter_y(1, _y1_near)
 
 
 def _k0_near(x):
@@ -246,33 +256,25 @@ def _k1_near(x):
     return chebyshev_series(x * x, 0, 4, K1) / x + jnp.log(x / 2) * jsp.i1(x)
 
 
-def _k_far(x, coefficients):
-    x = jnp.maximum(x, 2)
-    return chebyshev_series(2 / x, 0, 1, coefficients) / jnp.sqrt(x)
+def _enter_k(name: str, near: Unary, coefficients: tuple[float, ...]) -> None:
+    """Enter ``K0`` or ``K1``, inf at 0 and NaN below, and that times ``exp(x)``."""
+
+    def far(x):
+        x = jnp.maximum(x, 2)
+        return chebyshev_series(2 / x, 0, 1, coefficients) / jnp.sqrt(x)
+
+    def plain(x):
+        return jnp.where(x <= 2, jnp.where(x == 0, np.inf, near(x)), jnp.exp(-x) * far(x))
+
+    def scaled(x):
+        return jnp.where(x <= 2, jnp.where(x == 0, np.inf, jnp.exp(x) * near(x)), far(x))
+
+    float_op(f"special_modified_bessel_{name}", plain)
+    float_op(f"special_scaled_modified_bessel_{name}", scaled)
 
 
-def modified_bessel_k0(x):
-    """Return ``K0``: inf at 0, NaN below."""
-    near = jnp.where(x == 0, np.inf, _k0_near(x))
-    return jnp.where(x <= 2, near, jnp.exp(-x) * _k_far(x, K0_LARGE))
-
-
-def modified_bessel_k1(x):
-    """Return ``K1``: inf at 0, NaN below."""
-    near = jnp.where(x == 0, np.inf, _k1_near(x))
-    return jnp.where(x <= 2, near, jnp.exp(-x) * _k_far(x, K1_LARGE))
-
-
-def scaled_modified_bessel_k0(x):
-    """Return ``exp(x) K0(x)``."""
-    near = jnp.where(x == 0, np.inf, jnp.exp(x) * _k0_near(x))
-    return jnp.where(x <= 2, near, _k_far(x, K0_LARGE))
-
-
-def scaled_modified_bessel_k1(x):
-    """Return ``exp(x) K1(x)``."""
-    near = jnp.where(x == 0, np.inf, jnp.exp(x) * _k1_near(x))
-    return jnp.where(x <= 2, near, _k_far(x, K1_LARGE))
+_enter_k("k0", _k0_near, K0_LARGE)
+_enter_k("k1", _k1_near, K1_LARGE)
 
 
 def spherical_bessel_j0(x):
@@ -332,18 +334,5 @@ def log_ndtr(x):
     return jnp.where(x < -1, tail, jnp.log1p(-lax.erfc(t) / 2))
 
 
-for _function in (
-    airy_ai,
-    bessel_j0,
-    bessel_j1,
-    bessel_y0,
-    bessel_y1,
-    erfcx,
-    log_ndtr,
-    modified_bessel_k0,
-    modified_bessel_k1,
-    scaled_modified_bessel_k0,
-    scaled_modified_bessel_k1,
-    spherical_bessel_j0,
-):
+for _function in (airy_ai, erfcx, log_ndtr, spherical_bessel_j0):
     float_op(f"special_{_function.__name__}", _function)

@@ -10,14 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_jax.ops.norm import STATS, all_but_channel
 from torch_jax.ops.promotion import opmath
 from torch_jax.ops.registry import op
-
-_STATS = ("running_mean", "running_var")
-
-
-def _axes(x: jax.Array) -> tuple[int, ...]:
-    return (0, *range(2, x.ndim))
 
 
 def _by_channel(value: jax.Array | None, x: jax.Array, otherwise: float) -> jax.Array:
@@ -31,12 +26,12 @@ def _by_channel(value: jax.Array | None, x: jax.Array, otherwise: float) -> jax.
 def batch_norm_stats(input, eps):
     """Return the mean of each channel, and its reciprocal deviation."""
     x = input.astype(opmath(input.dtype))
-    mean = x.mean(_axes(x), keepdims=True)
-    variance = jnp.square(x - mean).mean(_axes(x))
+    mean = x.mean(all_but_channel(x.ndim), keepdims=True)
+    variance = jnp.square(x - mean).mean(all_but_channel(x.ndim))
     return mean.reshape(-1), lax.rsqrt(variance + eps)
 
 
-@op("batch_norm_gather_stats_with_counts", writes=_STATS, meta=False)
+@op("batch_norm_gather_stats_with_counts", writes=STATS, meta=False)
 def batch_norm_gather_stats_with_counts(
     input, mean, invstd, running_mean, running_var, momentum, eps, counts
 ):
@@ -54,7 +49,7 @@ def batch_norm_gather_stats_with_counts(
     return whole, lax.rsqrt(squares / total + eps), *news
 
 
-@op("batch_norm_gather_stats", writes=_STATS, meta=False)
+@op("batch_norm_gather_stats", writes=STATS, meta=False)
 def batch_norm_gather_stats(input, mean, invstd, running_mean, running_var, momentum, eps, count):
     """Do the same for parts of one size."""
     counts = jnp.full(mean.shape[0], count, opmath(mean.dtype))
@@ -78,8 +73,8 @@ def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, w
     for are empty.
     """
     x, grad = (value.astype(opmath(input.dtype)) for value in (input, grad_out))
-    sums = grad.sum(_axes(x))
-    products = (grad * (x - _by_channel(mean, x, 0))).sum(_axes(x))
+    sums = grad.sum(all_but_channel(x.ndim))
+    products = (grad * (x - _by_channel(mean, x, 0))).sum(all_but_channel(x.ndim))
     none = jnp.zeros(0, sums.dtype)
     kind = sums.dtype if weight is None else weight.dtype
     return (

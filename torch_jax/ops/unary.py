@@ -24,14 +24,14 @@ def wide_float(x: jax.Array) -> jax.Array:
     return x.astype(opmath(floating(x.dtype)))
 
 
-def float_op(name: str, function: Unary, refuses: str = "") -> None:
+def float_op(name: str, function: Unary) -> None:
     """Enter ``function``, computed in the float dtype that PyTorch computes in."""
 
     def lowering(self):
         return function(wide_float(self))
 
     lowering.__doc__ = f"``{getattr(function, '__name__', name)}``; integers become floats."
-    op(name, refuses=refuses)(lowering)
+    op(name)(lowering)
 
 
 def _erfinv(x):
@@ -113,17 +113,11 @@ def sigmoid(x):
     return 1 / (1 + jnp.exp(-x)) if category(x.dtype) == 3 else jax.nn.sigmoid(x)
 
 
-def _rsqrt(x):
-    return 1 / sqrt(x)
-
-
 def _entr(x):
     """Return ``-x log x``: 0 at 0, -inf below, NaN kept."""
     inside = jnp.where(x > 0, -x * jnp.log(jnp.where(x > 0, x, 1)), 0)
     return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, -np.inf, inside))
 
-
-_OF_REALS = frozenset("erf erfc erfinv i0 special_entr special_i0e special_i1 special_i1e".split())
 
 for _name, _function in {
     "acos": _by_quadrant(jnp.arccos, 0, -1),
@@ -148,7 +142,7 @@ for _name, _function in {
     "log2": jnp.log2,
     "rad2deg": lambda x: x * (180 / math.pi),
     "reciprocal": lambda x: 1 / x,
-    "rsqrt": _rsqrt,
+    "rsqrt": lambda x: 1 / sqrt(x),
     "sigmoid": sigmoid,
     "sin": jnp.sin,
     "sinc": jnp.sinc,
@@ -164,7 +158,7 @@ for _name, _function in {
     "tan": jnp.tan,
     "tanh": jnp.tanh,
 }.items():
-    float_op(_name, _function, "complex" if _name in _OF_REALS else "")
+    float_op(_name, _function)
 
 
 def _rounding(name: str, function: Unary) -> None:
@@ -172,7 +166,7 @@ def _rounding(name: str, function: Unary) -> None:
         return function(self) if category(self.dtype) == 2 else self
 
     lowering.__doc__ = f"``{function.__name__}``; integers are whole already."
-    op(name, refuses="bool complex")(lowering)
+    op(name)(lowering)
 
 
 for _name, _function in {"floor": jnp.floor, "ceil": jnp.ceil, "trunc": jnp.trunc}.items():
@@ -180,7 +174,7 @@ for _name, _function in {"floor": jnp.floor, "ceil": jnp.ceil, "trunc": jnp.trun
 _rounding("round", jnp.round)
 
 
-@op("round.decimals", refuses="bool int complex")
+@op("round.decimals")
 def round_decimals(self, *, decimals):
     """Scale by a power of ten, round half to even, and scale back."""
     x = wide_float(self)
@@ -188,13 +182,13 @@ def round_decimals(self, *, decimals):
     return jnp.round(x * ten) / ten if decimals >= 0 else jnp.round(x / ten) * ten
 
 
-@op("frac", meta="trunc", refuses="bool int complex")
+@op("frac", meta="trunc")
 def frac(self):
     """Return the fraction, of the sign of ``self``."""
     return self - jnp.trunc(self)
 
 
-@op("abs", refuses="bool")
+@op("abs")
 def absolute(self):
     """Return reals for complex numbers, infinite where a part is."""
     if category(self.dtype) < 3:
@@ -209,7 +203,7 @@ def neg(self):
     return -self
 
 
-@op("sign", refuses="complex")
+@op("sign")
 def sign(self):
     """Return the sign; 0 for NaN."""
     if self.dtype == jnp.bool_:
@@ -226,7 +220,7 @@ def sgn(self):
     return jnp.where(size == 0, 0, self / jnp.where(size == 0, 1, size).astype(self.dtype))
 
 
-@op("signbit", refuses="complex")
+@op("signbit")
 def signbit(self):
     """Return the sign bit of a float, so also of -0.0 and NaN."""
     return jnp.signbit(self) if category(self.dtype) == 2 else self < 0
@@ -250,7 +244,7 @@ def nan_to_num(self, nan=None, posinf=None, neginf=None):
     return jnp.where(self == -np.inf, value(neginf, limits.min), x)
 
 
-@op("logit", refuses="complex")
+@op("logit")
 def logit(self, eps=None):
     """Clamp to ``[eps, 1 - eps]`` first where ``eps`` is given; the lower limit goes first."""
     x = wide_float(self)
@@ -260,7 +254,7 @@ def logit(self, eps=None):
     return jnp.log(x / (1 - x))
 
 
-@op("logit_backward", refuses="bool int complex")
+@op("logit_backward")
 def logit_backward(grad_output, self, eps=None):
     """Return NaN outside ``[0, 1]`` where ``eps`` is None or negative; else 0 beyond its limits."""
     x = wide_float(self)
@@ -270,14 +264,14 @@ def logit_backward(grad_output, self, eps=None):
     return jnp.where((x < low) | (x > 1 - low), outside, g / (x * (1 - x)))
 
 
-@op("sigmoid_backward", refuses="bool int")
+@op("sigmoid_backward")
 def sigmoid_backward(grad_output, output):
     """Return ``g * conj(y (1 - y))``."""
     g, y = wide_float(grad_output), wide_float(output)
     return g * jnp.conj((1 - y) * y)
 
 
-@op("tanh_backward", refuses="bool int")
+@op("tanh_backward")
 def tanh_backward(grad_output, output):
     """Return ``g * conj(1 - y²)``."""
     g, y = wide_float(grad_output), wide_float(output)

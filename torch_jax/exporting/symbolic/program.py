@@ -6,7 +6,6 @@ functions are called on arrays directly, node by node.
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +24,7 @@ from torch.utils import _pytree as pytree
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import errors, precision
 from torch_jax.core.tracers import NotTraceableError
-from torch_jax.eager import variants
+from torch_jax.eager import entry, variants
 from torch_jax.eager.signature import DROP, DTYPE, NUMBER, NUMBERS, Signature, signature
 from torch_jax.exporting.symbolic import sizes as symbolic_numbers
 from torch_jax.exporting.symbolic.views import VIEWS
@@ -249,10 +248,8 @@ def _apply(op: OpOverload, lowering: Lowering, args: tuple, kwargs: dict[str, An
         named[f"{name}_is_contiguous"] = True
     for name in lowering.strided:
         named[f"{name}_strides"] = _row_major(named[name].shape)
-    leading = itertools.takewhile(named.__contains__, sig.names[: len(sig.positional)])
-    positional = [named.pop(name) for name in leading]
     with promotion.default_float_is(dtypes.to_jax(torch.get_default_dtype())):
-        result = lowering.function(*positional, **named)
+        result = entry.apply(lowering.function, sig, named)
     return result[: sig.fresh] if lowering.writes else result
 
 
