@@ -162,7 +162,7 @@ class Kernel:
         self, signature: tuple, memories: Any, args: tuple, kwargs: dict, storages=(), slots=None
     ) -> Any:
         """Run a call that is recorded or traced, writes, is the first of its kind, or not hot."""
-        recorder = ACTIVE.recorder if ACTIVE.tracer is None else None
+        recorder: Any = ACTIVE.recorder if ACTIVE.tracer is None else None
         records, entry = recorder is not None, self.cache.get(signature)
         if records and (recorder.recording.at_once or entry is None):
             begins = entry is None and not self.lowering.random
