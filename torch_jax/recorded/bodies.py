@@ -49,42 +49,26 @@ Out = tuple[Any, tuple[int, ...], Any]  # the aval, shape and dtype of a result
 
 
 class Body:
-    """The function of an entry, for operands of given forms; JAX traces it when it is asked for."""
+    """The function of an entry, for operands of given forms, as JAX traces it.
+
+    Attributes:
+      jaxpr: the computation, without the check.
+      outs: the results.
+      check: the part that gives whether the operands are in range; None: nothing can be wrong.
+    """
 
     def __init__(self, entry: Any, avals: tuple[Any, ...]):
-        self._entry, self._avals = entry, avals
-
-    @functools.cached_property
-    def outs(self) -> tuple[Out, ...]:
-        """The results."""
-        return _outs(self.jaxpr)
-
-    @functools.cached_property
-    def _traced(self) -> Any:
-        """The jaxpr, with the flag of the check.
-
-        Signals wait while JAX traces: several ``except:`` of JAX's would swallow what their
-        handlers raise, and Ctrl-C would be lost.
-        """
+        """Trace. Signals wait, since several ``except:`` of JAX's would swallow a Ctrl-C."""
         try:
-            return signals.undisturbed(_traced, self._entry.run.plain, self._avals)
+            closed = signals.undisturbed(_traced, entry.run.plain, avals)
         except Exception as error:  # the operator, run at once, raises what it raises eagerly
             raise NotRecordable from error
-
-    @functools.cached_property
-    def jaxpr(self) -> Any:
-        """The computation, without the check."""
-        closed = self._traced
-        if self._entry.check:  # which the trace has filled
-            count = len(closed.out_avals) - 1
-            closed = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
-        return closed
-
-    @functools.cached_property
-    def check(self) -> Part | None:
-        """The part that gives whether the operands are in range; None: nothing can be wrong."""
-        closed = self._traced
-        return Part(closed, [len(closed.out_avals) - 1]) if self._entry.check else None
+        self.check: Part | None = None
+        if entry.check:  # which the trace has filled
+            flag = len(closed.out_avals) - 1
+            self.check = Part(closed, [flag])
+            closed = jax_core.with_outputs(closed, range(flag), all_inputs=True)[0]
+        self.jaxpr, self.outs, self._avals = closed, _outs(closed), avals
 
     @functools.cached_property
     def maker(self) -> Part | None:
