@@ -18,11 +18,15 @@ from torch_jax.ops.registry import op
 
 @op("_euclidean_dist")
 def euclidean_dist(x1, x2):
-    """Use one matrix product: ``|a|² + |b|² - 2 a·b``, which loses digits where rows are near."""
-    product = jnp.matmul(x1, x2.swapaxes(-1, -2), precision=lax.Precision.HIGHEST)
-    a = jnp.sum(x1 * x1, -1)[..., :, None]
-    b = jnp.sum(x2 * x2, -1)[..., None, :]
-    return root(jnp.maximum(a + b - 2 * product, 0))
+    """Use one matrix product: ``|a|² + |b|² - 2 a·b``, which loses digits where rows are near.
+
+    As on the CPU the squares are columns of the product, so that the same digits are lost.
+    """
+    a, b = (jnp.sum(x * x, -1, keepdims=True) for x in (x1, x2))
+    left = jnp.concatenate([-2 * x1, a, jnp.ones_like(a)], -1)
+    right = jnp.concatenate([x2, jnp.ones_like(b), b], -1)
+    square = jnp.matmul(left, right.swapaxes(-1, -2), precision=lax.Precision.HIGHEST)
+    return root(jnp.maximum(square, 0))
 
 
 def _with_all_largest(difference, p):
