@@ -141,7 +141,9 @@ def _refuse(input, weight, bias, stride, padding, dilation, transposed, output_p
         or weight.shape[0] < groups
         or (bias is not None and (bias.dtype, bias.shape) != (input.dtype, (outputs,)))
     ):
-        raise ValueError("the CPU refuses these arguments, and says why")
+        sizes = input.shape, weight.shape, None if bias is None else bias.shape
+        given = f"{stride=}, {padding=}, {dilation=}, {output_padding=}, {groups=}"
+        raise ValueError(f"no convolution of input, weight and bias of {sizes} has {given}")
 
 
 @op("convolution", "convolution_overrideable", channels_last=("input", "weight"), products=True)
