@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.distributed import agreement, joining, programs
-from torch_jax.distributed.work import LAUNCHER, DoneWork, HostWork, ProgramWork
+from torch_jax.distributed.work import LAUNCHER, HostWork, ProgramWork
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import tensors_in
 
@@ -211,6 +211,13 @@ class ProcessGroup(_Base):
         written = [copies[id(tensor)] for tensor in filled] if on_device else []
         return HostWork(method, work, filled, written, source, call, self._limit(*rest[:1]))
 
+    def _one_by_one(self, method: str, outputs: Any, inputs: Any, options: Any) -> Any:
+        """Run a method of gloo for each of many tensors on the CPU: it takes one."""
+        *others, last = zip(outputs, inputs, strict=True)
+        for pair in others:
+            self._on_host(method, pair, pair[0], options).wait()
+        return self._on_host(method, last, last[0], options)
+
     # --- reductions -------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
@@ -263,27 +270,24 @@ class ProcessGroup(_Base):
         everywhere = _default("AllreduceOptions")
         everywhere.reduceOp, everywhere.timeout = options.reduceOp, self._limit(options)
         call = self._next(name, _reduction(options, [])[:1], inputs, options)
-        HostWork(name, DoneWork([]), [], [], -1, call, self._limit(options)).wait()
-        parts = []
-        for output, whole in zip(outputs, inputs, strict=True):
-            copy = whole.detach().cpu().contiguous()
-            self._gloo.allreduce([copy], everywhere).wait()
-            parts.append(copy.view(self.size(), -1)[self.rank()].view(output.shape))
-        return HostWork(name, DoneWork([]), outputs, parts)
+        copies = [whole.detach().cpu().contiguous() for whole in inputs]
+        works = [self._gloo.allreduce([copy], everywhere) for copy in copies]
+        HostWork(name, works[0], [], [], -1, call, self._limit(options)).wait()
+        for work in works:
+            work.wait()
+        parts = [copy.view(self.size(), -1)[self.rank()] for copy in copies]
+        return HostWork(name, works[-1], outputs, parts)
 
     def reduce_scatter_single(self, output: Any, whole: Any, opts: Any = None) -> Any:
         """Reduce a tensor over the processes; each gets its part of it."""
-        options = opts or _default("ReduceScatterOptions")
-        if not _is_on_device(output, whole):
-            return self._on_host("_reduce_scatter_base", (output, whole), output, options)
-        return self._reduce_scatter("reduce_scatter_tensor", [output], [whole], options)
+        return self.reduce_scatter_single_coalesced([output], [whole], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce tensors over the processes, as one program; each gets its parts of them."""
         options = opts or _default("ReduceScatterOptions")
         if not _is_on_device(outputs, inputs):
-            return _one_by_one(self._gloo._reduce_scatter_base, outputs, inputs, options)
-        return self._reduce_scatter("reduce_scatter_tensor_coalesced", outputs, inputs, options)
+            return self._one_by_one("_reduce_scatter_base", outputs, inputs, options)
+        return self._reduce_scatter("reduce_scatter_tensor", outputs, inputs, options)
 
     # --- moving -----------------------------------------------------------------------------------
 
@@ -321,16 +325,13 @@ class ProcessGroup(_Base):
 
     def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Give all processes the tensors of all, in one tensor."""
-        options = opts or _default("AllgatherOptions")
-        if not _is_on_device(output, tensor):
-            return self._on_host("_allgather_base", (output, tensor), output, options)
-        return self.all_gather_single_coalesced([output], [tensor], options)
+        return self.all_gather_single_coalesced([output], [tensor], opts)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give all processes the tensors of all, in one tensor for each, as one program."""
         options = opts or _default("AllgatherOptions")
         if not _is_on_device(outputs, inputs):
-            return _one_by_one(self._gloo._allgather_base, outputs, inputs, options)
+            return self._one_by_one("_allgather_base", outputs, inputs, options)
         name = "all_gather_into_tensor"
         for whole, tensor in zip(outputs, inputs, strict=True):
             _check_parts(name, whole, tensor, self.size())
@@ -416,15 +417,6 @@ class ProcessGroup(_Base):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     all_to_all_single = alltoall_base
-
-
-def _one_by_one(call: Callable[..., Any], outputs: Any, inputs: Any, options: Any) -> Any:
-    """Return work for many tensors on the CPU: gloo has a function for one."""
-    work: Any = DoneWork([])
-    for output, tensor in zip(outputs, inputs, strict=True):
-        work.wait()
-        work = call(output, tensor, options)
-    return work
 
 
 def _are_alike(outputs: Any, inputs: Any, count: int) -> bool:

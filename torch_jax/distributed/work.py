@@ -167,24 +167,6 @@ class ProgramWork(_Work):
         return self._error
 
 
-class DoneWork(_Work):
-    """Work that is over."""
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return ``True``: the work is over."""
-        return True
-
-    def is_completed(self) -> bool:
-        """Return ``True``."""
-        return True
-
-    is_success = is_completed
-
-    def exception(self) -> None:
-        """Return None."""
-        return None
-
-
 class HostWork(_Work):
     """Work of PyTorch's gloo on copies of tensors; results are written when they are asked for.
 
