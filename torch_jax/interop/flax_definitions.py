@@ -1,7 +1,8 @@
 """A flax module without its arrays: a function of them, for linen and for nnx.
 
-Both kinds have a list of :class:`Variable`, which describes the arrays, and a method
-``function``, which takes arrays in the order of that list.
+Both kinds have a list of :class:`Variable`, which describes the arrays; a method ``function``,
+which takes arrays in the order of that list; and ``may_draw``, False where no random number is
+ever drawn.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Once:
 class Linen(Once):
     """A module of linen, and the structure of its variables."""
 
+    may_draw = True
+
     def __init__(self, module: Any, structure: Any, paths: Sequence[tuple]):
         """Take ``paths``, those of the leaves of ``structure``."""
         self.module, self.kind, self._structure = module, type(module), structure
@@ -61,7 +64,7 @@ class Linen(Once):
 
         def run(arrays: Sequence[jax.Array], key: Any, args: tuple, kwargs: dict) -> Any:
             variables = jax.tree_util.tree_unflatten(self._structure, arrays)
-            rngs = None if key is None else {"params": key}  # for streams without a key, too
+            rngs = {"params": key}  # for streams without a key, too
             result, new = self.module.apply(
                 variables, *args, rngs=rngs, method=method, mutable=mutable, **kwargs
             )
@@ -75,16 +78,6 @@ class Linen(Once):
             return result, after
 
         return run
-
-    def draws(self, method: str, training: bool, trace: Callable[..., Any]) -> bool:
-        """Return whether a method draws numbers; ``trace`` runs its function without a key."""
-        from flax.errors import InvalidRngError
-
-        try:
-            trace(self.function(method, training))
-        except InvalidRngError:
-            return True
-        return False
 
 
 def _of_linen(path: tuple) -> Variable:
@@ -115,6 +108,7 @@ class Nnx(Once):
             self._graphs[training], state = nnx.split(module)
         self._flat = list(nnx.to_flat_state(state))
         self._random = [isinstance(v, nnx.RngState) for _, v in self._flat]
+        self.may_draw = any(self._random)
         plain = [(path, v) for path, v in self._flat if not isinstance(v, nnx.RngState)]
         self.arrays = [variable.get_value() for _, variable in plain]
         self.variables = [
@@ -122,19 +116,13 @@ class Nnx(Once):
             for path, v in plain
         ]
 
-    def function(
-        self, method: str, training: bool, counted: Callable[[bool], None] | None = None
-    ) -> Callable[..., Any]:
-        """Return a method as a function of arrays to its result, and the variables after it.
-
-        ``counted`` gets whether random numbers were drawn.
-        """
+    def function(self, method: str, training: bool) -> Callable[..., Any]:
+        """Return a method as a function of arrays to its result, and the variables after it."""
         from flax import nnx
 
         def run(arrays: Sequence[jax.Array], key: Any, args: tuple, kwargs: dict) -> Any:
-            before = self._filled(arrays, key)
-            given = [variable.get_value() for _, variable in before]  # the module has these objects
-            module = nnx.merge(self._graphs[training], nnx.from_flat_state(before))
+            given = nnx.from_flat_state(self._filled(arrays, key))
+            module = nnx.merge(self._graphs[training], given)
             result = getattr(module, method)(*args, **kwargs)
             nnx.pop(module, nnx.Intermediate)
             graph, state = nnx.split(module)
@@ -143,11 +131,8 @@ class Nnx(Once):
                     f"{self.kind.__name__}.{method} changes attributes that are no nnx.Variable, "
                     "which a compiled function cannot do: make them nnx.Variable"
                 )
-            values = [variable.get_value() for _, variable in nnx.to_flat_state(state)]
-            pairs = list(zip(self._random, values, strict=True))
-            if counted is not None:
-                counted(any(r and v is not g for (r, v), g in zip(pairs, given, strict=True)))
-            return result, [value for random, value in pairs if not random]
+            after = zip(self._random, nnx.to_flat_state(state), strict=True)
+            return result, [variable.get_value() for random, (_, variable) in after if not random]
 
         return run
 
@@ -158,16 +143,8 @@ class Nnx(Once):
         given, filled = iter(arrays), []
         for at, ((path, variable), random) in enumerate(zip(self._flat, self._random, strict=True)):
             value = variable.get_value() if random else next(given)
-            if key is not None and isinstance(variable, nnx.RngKey):
+            if isinstance(variable, nnx.RngKey):
                 one = jax.random.fold_in(key, at)
                 value = jax.random.split(one, value.shape) if value.shape else one
             filled.append((path, variable.replace(value)))
         return filled
-
-    def draws(self, method: str, training: bool, trace: Callable[..., Any]) -> bool:
-        """Return whether a method draws numbers; ``trace`` runs its function without a key."""
-        if not any(self._random):
-            return False
-        drawn: list[bool] = []
-        trace(self.function(method, training, drawn.append))
-        return drawn[-1]

@@ -207,7 +207,8 @@ class FlaxModule(nn.Module):
             (method, training, wide),
             lambda: jax_function(_updating(definition, method, training, wide)),
         )
-        words = _words() if self._needs_words(method, wide, tensors, args, kwargs) else None
+        draws = definition.may_draw and self._needs_words(method, wide, tensors, args, kwargs)
+        words = _words() if draws else None
         # autograd keeps the value that a buffer had before it is written
         given = [t if isinstance(t, nn.Parameter) else t.clone() for t in tensors]
         result, changed = program(given, words, args, kwargs)
@@ -242,18 +243,19 @@ class FlaxModule(nn.Module):
         except TypeError:  # which the call itself refuses with a message
             return False
         if found is None:
+            run = _updating(self._definition, method, self.training, wide)
 
-            def trace(run: Callable[..., Any]) -> None:
-                def shapes(arrays: Any, given: Any) -> None:
-                    called = [g if s is None else s for g, s in zip(given, static, strict=True)]
-                    args, kwargs = trees.unflatten(form, called)
-                    run(arrays, None, args, kwargs)
+            def results(words: Any, arrays: Any, given: Any) -> list[Any]:
+                called = [g if s is None else s for g, s in zip(given, static, strict=True)]
+                args, kwargs = trees.unflatten(form, called)
+                return trees.flatten(run(arrays, words, args, kwargs))[0]
 
-                given = [form_of(x) if isinstance(x, torch.Tensor) else None for x in leaves]
-                with x64_as(wide):
-                    jax.eval_shape(shapes, list(map(form_of, tensors)), given)
-
-            found = self._definition.draws(method, self.training, trace)
+            words = jax.ShapeDtypeStruct((2,), np.uint32)
+            given = [form_of(x) if isinstance(x, torch.Tensor) else None for x in leaves]
+            with x64_as(wide):
+                closed = jax.make_jaxpr(results)(words, list(map(form_of, tensors)), given)
+            _, is_used = jax_core.with_outputs(closed, range(len(closed.out_avals)))
+            found = is_used[0]
             programs_of(self).keep(key, found)
         return found
 
@@ -265,7 +267,8 @@ def _updating(definition: Any, method: str, training: bool, wide: bool) -> Calla
     def run(arrays: list[jax.Array], words: Any, args: tuple, kwargs: dict) -> Any:
         with x64_as(wide):
             args, kwargs = jax.tree_util.tree_map(lambda x: narrowed(x, wide), (args, kwargs))
-            result, after = function(arrays, None if words is None else _key(words), args, kwargs)
+            key = jax.random.key(0) if words is None else _key(words)
+            result, after = function(arrays, key, args, kwargs)
             changed = {
                 str(at): jax.lax.stop_gradient(new)
                 for at, (old, new) in enumerate(zip(arrays, after, strict=True))
