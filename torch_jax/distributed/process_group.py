@@ -92,7 +92,7 @@ def _check_parts(name: str, whole: torch.Tensor, part: torch.Tensor, count: int)
 
 def _reduction(options: Any, tensors: list[torch.Tensor]) -> tuple[str, list[torch.Tensor]]:
     """Return a reduction's name, and its tensors: multiplied before, for ``PREMUL_SUM``."""
-    op = options.reduceOp
+    op = dist.ReduceOp.SUM if options is None else options.reduceOp
     name = str(getattr(op, "op", op)).rpartition(".")[2]
     if name == "PREMUL_SUM":
         return "SUM", [tensor.detach() * op.factor for tensor in tensors]
@@ -163,14 +163,14 @@ class ProcessGroup(_Base):
         run = functools.partial(programs.run, self.ranks, body, static, arrays)
         return LAUNCHER.launch(ProgramWork(name, call, run, self._limit(options), outputs))
 
-    def _next(self, name: str, static: tuple, tensors: Any, options: Any) -> agreement.Call:
+    def _next(self, name: str, static: tuple, tensors: Any, options: Any = None) -> agreement.Call:
         """Return the group's next collective; ``tensors`` are of one form in all processes."""
         try:
             return self._order.next(agreement.asked(name, static, tensors, options))
         except RuntimeError as error:  # the store is gone
             raise joining.failed(name, error) from error
 
-    def _limit(self, options: Any) -> timedelta:
+    def _limit(self, options: Any = None) -> timedelta:
         given = getattr(options, "timeout", None)
         return given if given is not None and given > timedelta(0) else self.timeout
 
@@ -190,6 +190,7 @@ class ProcessGroup(_Base):
         processes. Collectives of tensors on the CPU are compared as far as gloo does that.
         """
         run, filled = getattr(self._gloo, method), list(tensors_in(outputs))
+        rest = tuple(one for one in rest if one is not None)
         on_device = _is_on_device(arguments)
         copies: dict[int, torch.Tensor] = {}
 
@@ -204,7 +205,7 @@ class ProcessGroup(_Base):
         try:
             given = list(map(copy, arguments)) if on_device else arguments
             if on_device and alike is not None:
-                call = self._next(method, static, list(tensors_in(alike)), rest[0])
+                call = self._next(method, static, list(tensors_in(alike)), *rest[:1])
             work = run(*given, *rest)
         except RuntimeError as error:
             raise joining.explained(method, error) from error
@@ -222,12 +223,11 @@ class ProcessGroup(_Base):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors over the processes, in place."""
-        return self._all_reduce("allreduce", tensors, opts or _default("AllreduceOptions"))
+        return self._all_reduce("allreduce", tensors, opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors over the processes, in place, as one program."""
-        options = opts or _default("AllreduceCoalescedOptions")
-        return self._all_reduce("allreduce_coalesced", tensors, options)
+        return self._all_reduce("allreduce_coalesced", tensors, opts)
 
     def _all_reduce(self, name: str, tensors: Any, options: Any, keep: bool = True) -> Any:
         tensors = _list(tensors)
@@ -248,14 +248,13 @@ class ProcessGroup(_Base):
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce lists of tensors over the processes; each process gets the one of its rank."""
-        options = opts or _default("ReduceScatterOptions")
         if not _is_on_device(outputs, inputs):
-            return self._on_host("reduce_scatter", (outputs, inputs), outputs, options)
+            return self._on_host("reduce_scatter", (outputs, inputs), outputs, opts)
         whole = []
         for output, parts in zip(outputs, inputs, strict=True):
             _check_same("reduce_scatter", output, parts)
             whole.append(torch.stack([part.detach() for part in parts]))
-        return self._reduce_scatter("reduce_scatter", outputs, whole, options)
+        return self._reduce_scatter("reduce_scatter", outputs, whole, opts)
 
     def _reduce_scatter(self, name: str, outputs: Any, inputs: Any, options: Any) -> Any:
         for output, whole in zip(outputs, inputs, strict=True):
@@ -284,10 +283,9 @@ class ProcessGroup(_Base):
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce tensors over the processes, as one program; each gets its parts of them."""
-        options = opts or _default("ReduceScatterOptions")
         if not _is_on_device(outputs, inputs):
-            return self._one_by_one("_reduce_scatter_base", outputs, inputs, options)
-        return self._reduce_scatter("reduce_scatter_tensor", outputs, inputs, options)
+            return self._one_by_one("_reduce_scatter_base", outputs, inputs, opts)
+        return self._reduce_scatter("reduce_scatter_tensor", outputs, inputs, opts)
 
     # --- moving -----------------------------------------------------------------------------------
 
@@ -302,9 +300,8 @@ class ProcessGroup(_Base):
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give all processes the tensors of all, in lists."""
-        options = opts or _default("AllgatherOptions")
         if not _is_on_device(outputs, inputs):
-            return self._on_host("allgather", (outputs, inputs), outputs, options)
+            return self._on_host("allgather", (outputs, inputs), outputs, opts)
         inputs = _list(inputs)
         for parts, tensor in zip(outputs, inputs, strict=True):
             if len(parts) != self.size():
@@ -314,13 +311,13 @@ class ProcessGroup(_Base):
                 )
             _check_same("allgather", tensor, parts)
         filled = list(tensors_in(list(outputs)))
-        return self._program("allgather", programs.all_gather_apart, (), inputs, filled, options)
+        return self._program("allgather", programs.all_gather_apart, (), inputs, filled, opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give all processes the tensors of all, a list for each process."""
         by_tensor = [list(tensors) for tensors in zip(*outputs, strict=True)]
         if not _is_on_device(outputs, inputs):
-            return self._on_host("allgather_coalesced", (outputs, inputs), outputs)
+            return self._on_host("allgather_coalesced", (outputs, inputs), outputs, opts)
         return self.allgather(by_tensor, inputs, opts)
 
     def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
@@ -329,13 +326,12 @@ class ProcessGroup(_Base):
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give all processes the tensors of all, in one tensor for each, as one program."""
-        options = opts or _default("AllgatherOptions")
         if not _is_on_device(outputs, inputs):
-            return self._one_by_one("_allgather_base", outputs, inputs, options)
+            return self._one_by_one("_allgather_base", outputs, inputs, opts)
         name = "all_gather_into_tensor"
         for whole, tensor in zip(outputs, inputs, strict=True):
             _check_parts(name, whole, tensor, self.size())
-        return self._program(name, programs.all_gather, (), inputs, outputs, options)
+        return self._program(name, programs.all_gather, (), inputs, outputs, opts)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give one process the tensors of all."""
@@ -349,21 +345,19 @@ class ProcessGroup(_Base):
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give each process the tensors that all have for it."""
-        options = opts or _default("AllToAllOptions")
         on_device = _is_on_device(outputs, inputs)
         if on_device and _are_alike(outputs, inputs, self.size()):
-            return self._program("alltoall", programs.exchange, (), inputs, outputs, options)
-        return self._on_host("alltoall", (outputs, inputs), outputs, options, alike=())
+            return self._program("alltoall", programs.exchange, (), inputs, outputs, opts)
+        return self._on_host("alltoall", (outputs, inputs), outputs, opts, alike=())
 
     def alltoall_base(
         self, output: Any, tensor: Any, output_splits: Any, input_splits: Any, opts: Any = None
     ) -> Any:
         """Give each process the parts that all have for it, of one tensor."""
-        options = opts or _default("AllToAllOptions")
         if output_splits or input_splits or not _is_on_device(output, tensor):
             splits = (list(output_splits or ()), list(input_splits or ()))
             given = (output, tensor, *splits)
-            return self._on_host("alltoall_base", given, output, options, alike=())
+            return self._on_host("alltoall_base", given, output, opts, alike=())
         if output.dtype != tensor.dtype or output.numel() != tensor.numel():
             raise RuntimeError(
                 f"all_to_all_single: {errors.describe(output)} and {errors.describe(tensor)} must "
@@ -375,7 +369,7 @@ class ProcessGroup(_Base):
                 f"divide equally across {self.size()} processes"
             )
         name = "all_to_all_single"
-        return self._program(name, programs.all_to_all, (), [tensor], [output], options)
+        return self._program(name, programs.all_to_all, (), [tensor], [output], opts)
 
     # --- point to point, and no tensors -----------------------------------------------------------
 
