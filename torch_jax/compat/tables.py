@@ -6,56 +6,39 @@ replacement: no name of a bridge is missing without an explanation.
 
 from __future__ import annotations
 
+# Modules whose files have the last parts of their names.
+_SAME = """
+    torch_xla.amp torch_xla.backends torch_xla.core.functions torch_xla.core.xla_builder
+    torch_xla.debug.metrics torch_xla.debug.profiler torch_xla.distributed.fsdp
+    torch_xla.distributed.parallel_loader torch_xla.distributed.spmd
+    torch_xla.distributed.xla_backend torch_xla.distributed.xla_multiprocessing
+    torch_xla.experimental torch_xla.experimental.assume_pure torch_xla.experimental.custom_kernel
+    torch_xla.experimental.distributed_checkpoint torch_xla.runtime torch_xla.stablehlo
+    torch_xla.test.test_utils torch_xla.utils.checkpoint torch_xla.utils.serialization
+    torch_xla.utils.utils torchax.amp torchax.checkpoint torchax.export torchax.flax
+    torchax.mesh_util torchax.ops.mappings torchax.tensor torchax.train torchax.types torchax.util
+""".split()
+
 MODULES: dict[str, str] = {
+    **{name: f"{'ax' if 'torchax' in name else 'xla'}.{name.rpartition('.')[2]}" for name in _SAME},
     "torch_xla": "torch_xla",
-    "torch_xla.amp": "xla.amp",
     "torch_xla.amp.syncfree": "xla.amp",
-    "torch_xla.backends": "xla.backends",
-    "torch_xla.core.functions": "xla.functions",
-    "torch_xla.core.xla_builder": "xla.xla_builder",
     "torch_xla.core.xla_model": "xla.collectives xla.xla_model",
-    "torch_xla.debug.metrics": "xla.metrics",
-    "torch_xla.debug.profiler": "xla.profiler",
-    "torch_xla.distributed.fsdp": "xla.fsdp",
     "torch_xla.distributed.fsdp.wrap": "xla.wrapping",
-    "torch_xla.distributed.parallel_loader": "xla.parallel_loader",
-    "torch_xla.distributed.spmd": "xla.spmd",
     "torch_xla.distributed.spmd.debugging": "xla.spmd",
     "torch_xla.distributed.spmd.xla_sharding": "xla.spmd",
-    "torch_xla.distributed.xla_backend": "xla.xla_backend",
-    "torch_xla.distributed.xla_multiprocessing": "xla.xla_multiprocessing",
-    "torch_xla.experimental": "xla.experimental",
-    "torch_xla.experimental.assume_pure": "xla.assume_pure",
-    "torch_xla.experimental.custom_kernel": "xla.custom_kernel",
-    "torch_xla.experimental.distributed_checkpoint": "xla.distributed_checkpoint",
     "torch_xla.experimental.eager": "xla.experimental",
     "torch_xla.experimental.scan": "xla.loops",
     "torch_xla.experimental.scan_layers": "xla.loops",
     "torch_xla.experimental.spmd_fully_sharded_data_parallel": "xla.spmd_fsdp",
     "torch_xla.experimental.xla_sharding": "xla.spmd",
-    "torch_xla.runtime": "xla.runtime",
-    "torch_xla.stablehlo": "xla.stablehlo",
-    "torch_xla.test.test_utils": "xla.test_utils",
-    "torch_xla.utils.checkpoint": "xla.checkpoint",
-    "torch_xla.utils.serialization": "xla.serialization",
-    "torch_xla.utils.utils": "xla.utils",
     "torchax": "torchax",
-    "torchax.amp": "ax.amp",
-    "torchax.checkpoint": "ax.checkpoint",
     "torchax.config": "ax.configuration",
-    "torchax.export": "ax.export",
-    "torchax.flax": "ax.flax",
     "torchax.interop": "ax.jittable ax.interop",
-    "torchax.mesh_util": "ax.mesh_util",
     "torchax.ops.jaten": "ax.operators",
     "torchax.ops.jlibrary": "ax.operators",
     "torchax.ops.jtorch": "ax.operators",
-    "torchax.ops.mappings": "ax.mappings",
     "torchax.ops.ops_registry": "ax.operators",
-    "torchax.tensor": "ax.tensor",
-    "torchax.train": "ax.train",
-    "torchax.types": "ax.types",
-    "torchax.util": "ax.util",
 }
 
 _TABLE = "the table of operators is torch_jax's own"

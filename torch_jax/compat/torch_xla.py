@@ -11,10 +11,9 @@ import torch
 
 from torch_jax._version import __version__ as __version__
 from torch_jax.capture import jit
-from torch_jax.compat.xla import world, xla_backend, xla_model, xla_multiprocessing
+from torch_jax.compat.xla import world, xla_model, xla_multiprocessing
+from torch_jax.compat.xla import xla_backend as xla_backend  # which registers the backend
 from torch_jax.recorded import lazy
-
-xla_backend.register()
 
 
 def device(index: int | None = None) -> torch.device:

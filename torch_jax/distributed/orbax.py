@@ -99,8 +99,5 @@ def _filled(value: Any, found: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return found
     with torch.no_grad():
-        if storage.is_jax(value):
-            value.copy_(storage.wrap(found))
-        else:
-            value.copy_(transfer.host_copy(jax.numpy.asarray(found)))
+        value.copy_(storage.wrap(jax.numpy.asarray(found)))
     return value

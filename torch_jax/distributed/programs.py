@@ -28,9 +28,7 @@ Body = Callable[..., tuple[jax.Array, ...]]
 
 
 def _sum(x: jax.Array) -> jax.Array:
-    if x.dtype == jnp.bool_:
-        return lax.pmax(x.astype(jnp.uint8), _AXIS).astype(jnp.bool_)
-    return lax.psum(x, _AXIS)
+    return lax.psum(x, _AXIS) if x.dtype != jnp.bool_ else REDUCTIONS["MAX"](x)
 
 
 def _extreme(reduce: Callable[..., jax.Array]) -> Callable[[jax.Array], jax.Array]:

@@ -45,15 +45,10 @@ class _Work(dist.Work):
     Callbacks of a future may wait for other collectives, and must not hold up these.
     """
 
-    def __init__(self, outputs: Sequence[torch.Tensor], source: int = -1) -> None:
+    def __init__(self, outputs: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.outputs = list(outputs)
-        self._source = source
         self._future: Any = None
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the results are in their tensors; raise the error of the work."""
-        raise NotImplementedError
 
     def synchronize(self) -> None:
         self.wait()
@@ -62,12 +57,6 @@ class _Work(dist.Work):
         """Return the tensors with the results."""
         self.wait()
         return self.outputs
-
-    def source_rank(self) -> int:
-        """Return the rank from which a tensor was received."""
-        return self._source
-
-    _source_rank = source_rank
 
     def get_future(self) -> Any:
         """Return a ``torch.futures.Future`` of the tensors with the results."""
@@ -183,8 +172,8 @@ class HostWork(_Work):
         call: agreement.Call | None = None,
         limit: timedelta = timedelta(0),
     ) -> None:
-        super().__init__(outputs, source)
-        self._call, self._limit = call, limit
+        super().__init__(outputs)
+        self._source, self._call, self._limit = source, call, limit
         self._name, self._work, self._copies = name, work, list(copies)
         self._lock = threading.Lock()
         self._written = not self._copies

@@ -29,31 +29,26 @@ def _of_jaxpr(jaxpr: Any) -> tuple:
 
     def variable(var: Any) -> Any:
         if isinstance(var, core.Literal):
-            return _of_aval(var.aval), _of_constant(var.val)
+            return var.aval, _of_constant(var.val)
         return numbers.setdefault(var, len(numbers))
 
-    inputs = [(variable(v), _of_aval(v.aval)) for v in (*jaxpr.constvars, *jaxpr.invars)]
+    inputs = [(variable(v), v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)]
     equations = []
     for eqn in jaxpr.eqns:
         params = tuple((name, _of_param(value)) for name, value in sorted(eqn.params.items()))
         read = tuple(map(variable, eqn.invars))
-        made = tuple((variable(v), _of_aval(v.aval)) for v in eqn.outvars)
-        context = Same(type(getattr(eqn, "ctx", None)))
-        equations.append((eqn.primitive, params, read, made, context))
+        made = tuple((variable(v), v.aval) for v in eqn.outvars)
+        equations.append((eqn.primitive, params, read, made, Same(type(eqn.ctx))))
     return tuple(inputs), tuple(equations), tuple(map(variable, jaxpr.outvars))
-
-
-def _of_aval(aval: Any) -> Any:
-    return aval, getattr(aval, "weak_type", None)
 
 
 def _of_constant(value: Any) -> Any:
     """Return a constant as a key: by its bytes where it is small, else by identity."""
-    if isinstance(value, jax.core.Tracer):
-        return Same(value)
-    if getattr(value, "size", 1) > ELEMENTS_OF_A_SMALL_CONSTANT:
-        return Same(value)
-    if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):
+    is_large = getattr(value, "size", 1) > ELEMENTS_OF_A_SMALL_CONSTANT
+    is_key = isinstance(value, jax.Array) and jax.dtypes.issubdtype(
+        value.dtype, jax.dtypes.extended
+    )
+    if isinstance(value, jax.core.Tracer) or is_large or is_key:
         return Same(value)
     array = np.asarray(value)
     return array.dtype.str, array.shape, array.tobytes(), type(value) in (int, float, complex)

@@ -34,6 +34,9 @@ class _Properties(threading.local):
     mesh: Any = None
     autocast_dtype: Any = None
 
+    def __init__(self) -> None:
+        self.blocks: list[contextlib.AbstractContextManager[None]] = []  # that are open
+
     @property
     def prng(self) -> Any:
         """Return the ``jax.random.key`` of the next draw; reading it draws nothing.
@@ -46,13 +49,6 @@ class _Properties(threading.local):
     @prng.setter
     def prng(self, key: Any) -> None:
         draws.put_key(key)
-
-
-class _Blocks(threading.local):
-    """The blocks of an environment that are open on this thread."""
-
-    def __init__(self) -> None:
-        self.open: list[contextlib.AbstractContextManager[None]] = []
 
 
 class Environment(contextlib.ContextDecorator):
@@ -70,7 +66,7 @@ class Environment(contextlib.ContextDecorator):
         prepare()
         self.config = configuration or Configuration()
         self.enabled = False
-        self._blocks, self.param = _Blocks(), _Properties()
+        self.param = _Properties()
 
     # --- blocks -----------------------------------------------------------------------------------
 
@@ -90,12 +86,12 @@ class Environment(contextlib.ContextDecorator):
         own.default_env().__enter__()
         block = draws.program() if draws.is_raw() else contextlib.nullcontext()
         block.__enter__()
-        self._blocks.open.append(block)
+        self.param.blocks.append(block)
         return self
 
     def __exit__(self, *exception: Any) -> None:
         try:
-            self._blocks.open.pop().__exit__(*exception or (None, None, None))
+            self.param.blocks.pop().__exit__(*exception or (None, None, None))
         finally:
             own.default_env().__exit__(*exception)
 

@@ -17,9 +17,11 @@ def device_type() -> str:
 
 
 def using_pjrt() -> bool:
-    """Return ``True``: JAX always runs programs by PJRT."""
+    """Return ``True``: JAX always runs programs by PJRT, and every device computes in bfloat16."""
     return True
 
+
+is_bf16_supported = using_pjrt
 
 # each process has one device
 world_size = process_count = global_device_count = world.size
@@ -89,11 +91,6 @@ def _attributes(device: Any) -> dict[str, Any]:
 def host_index() -> int:
     """Return the number of this host."""
     return world.rank() // world.local_size()
-
-
-def is_bf16_supported() -> bool:
-    """Return ``True``: every device computes in bfloat16."""
-    return True
 
 
 def set_device_type(pjrt_device: str) -> None:

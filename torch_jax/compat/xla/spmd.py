@@ -214,17 +214,12 @@ def is_sharded(t: torch.Tensor) -> bool:
     return sharding_of(t) is not None
 
 
-def wrap_if_sharded(x: Any) -> Any:
-    """Return the argument: a tensor over devices is a tensor."""
-    return x
-
-
-def wrap_as_sharded_tensor(t: torch.Tensor) -> torch.Tensor:
+def wrap_as_sharded_tensor(t: Any) -> Any:
     """Return the argument: a tensor over devices is a tensor."""
     return t
 
 
-unwrap_sharded_tensor = wrap_as_sharded_tensor
+wrap_if_sharded = unwrap_sharded_tensor = wrap_as_sharded_tensor
 
 
 def xla_patched_nn_linear_forward(m: nn.Linear, input: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 PyTorch/XLA's own collectives need no ``torch.distributed.init_process_group``, and a program may
 call that later. So this file makes a group of their own, when the device is first named.
+``defval``, PyTorch/XLA's number for programs without a device, has no effect.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from torch_jax.distributed import joining, process_group
 _TIMEOUT = timedelta(minutes=30)
 
 
-def size() -> int:
+def size(defval: int = 1) -> int:
     """Return the number of processes."""
     return dist.get_world_size() if dist.is_initialized() else _variable("WORLD_SIZE", 1)
 
 
-def rank() -> int:
+def rank(defval: int = 0) -> int:
     """Return the number of this process."""
     return dist.get_rank() if dist.is_initialized() else _variable("RANK", 0)
 
@@ -35,7 +36,7 @@ def local_size() -> int:
     return _variable("LOCAL_WORLD_SIZE", 1)
 
 
-def local_rank() -> int:
+def local_rank(defval: int = 0) -> int:
     """Return the number of this process on its host."""
     return _variable("LOCAL_RANK", 0)
 

@@ -22,16 +22,9 @@ def _rendezvous(url: str, **_options: Any) -> Iterator[tuple[Any, int, int]]:
     yield dist.PrefixStore("xla://", world.store()), world.rank(), world.size()
 
 
-def register() -> None:
-    """Register the backend and its rendezvous, once."""
-    if NAME in dist.Backend.backend_list:
-        return
-    own = dist.Backend.default_device_backend_map[pytorch.DEVICE_TYPE]
-    dist.Backend.register_backend(
-        NAME, process_group.create, extended_api=True, devices=[pytorch.DEVICE_TYPE]
-    )
-    dist.Backend.default_device_backend_map[pytorch.DEVICE_TYPE] = own
-    dist.register_rendezvous_handler(NAME, _rendezvous)
-
-
-register()
+_own = dist.Backend.default_device_backend_map[pytorch.DEVICE_TYPE]
+dist.Backend.register_backend(
+    NAME, process_group.create, extended_api=True, devices=[pytorch.DEVICE_TYPE]
+)
+dist.Backend.default_device_backend_map[pytorch.DEVICE_TYPE] = _own
+dist.register_rendezvous_handler(NAME, _rendezvous)

@@ -104,19 +104,7 @@ _barrier = jax_function(jax.lax.optimization_barrier)
 # --- the number of this process -------------------------------------------------------------------
 
 
-def get_ordinal(defval: int = 0) -> int:
-    """Return the number of this process."""
-    return world.rank()
-
-
-def get_local_ordinal(defval: int = 0) -> int:
-    """Return the number of this process on its host."""
-    return world.local_rank()
-
-
-def xrt_world_size(defval: int = 1) -> int:
-    """Return the number of processes."""
-    return world.size()
+get_ordinal, get_local_ordinal, xrt_world_size = world.rank, world.local_rank, world.size
 
 
 def is_master_ordinal(local: bool = True) -> bool:
