@@ -41,8 +41,6 @@ MODULES: dict[str, str] = {
     "torchax.ops.ops_registry": "ax.operators",
 }
 
-_TABLE = "the table of operators is torch_jax's own"
-
 _LOWEST = "operators are written in JAX (torch_jax.call_jax, torch_jax.register_op)"
 _ATTENTION = "F.scaled_dot_product_attention and flex_attention are there (docs/attention.md)"
 _CHECKPOINTS = "torch.distributed.checkpoint reads tensors written by any number of processes"
@@ -100,10 +98,9 @@ NOT_CARRIED: dict[str, str] = {
     "torchax.decompositions": "PyTorch's own decompositions serve; `python -m torch_jax ops NAME` "
     "shows which operators a call runs",
     "torchax.device_module": "torch.jax is the module of the device",
-    "torchax.ops.jax_reimplement": f"{_TABLE}; an operator is replaced by "
+    "torchax.ops.*": "the table of operators is torch_jax's own; an operator is replaced by "
     "torch_jax.default_env().override",
     "torchax.ops.jc10d": "torch.distributed runs on the backend 'jax' (docs/distributed.md)",
-    "torchax.ops.jimage": f"{_TABLE}; an operator is replaced by torch_jax.default_env().override",
     "torchax.ops.jtorchvision_nms": "torchvision's own operator runs on the CPU",
     "torchax.ops.op_base": "in-place and out= variants are derived from the functional operator "
     "by its schema",

@@ -15,10 +15,7 @@ from torch_jax.compat.xla import world, xla_model, xla_multiprocessing
 from torch_jax.compat.xla import xla_backend as xla_backend  # which registers the backend
 from torch_jax.recorded import lazy
 
-
-def device(index: int | None = None) -> torch.device:
-    """Return the device of this process, after the processes have met."""
-    return xla_model.xla_device(index)
+device = xla_model.xla_device
 
 
 def devices() -> list[torch.device]:
@@ -27,6 +24,7 @@ def devices() -> list[torch.device]:
 
 
 real_devices = xla_model.xla_real_devices
+sync = xla_model.mark_step
 
 
 def device_count() -> int:
@@ -37,11 +35,6 @@ def device_count() -> int:
 def manual_seed(seed: int, device: Any = None) -> None:
     """Seed the device's random numbers."""
     torch.manual_seed(seed)
-
-
-def sync(wait: bool = False, reset_scope: bool = True) -> None:
-    """End a step, as ``xla_model.mark_step`` does."""
-    xla_model.mark_step(wait)
 
 
 @contextmanager

@@ -74,15 +74,12 @@ def key_now() -> Any:
     if is_raw():
         return None
     root, steps = _place()
-    if steps == _put.place[1] and _is_same(root, _put.place[0]):
+    before, at = _put.place
+    if steps == at and (root is before or type(root) is type(before) is int and root == before):
         return _put.key
     if is_in_program():
         return None if root is None else key_of(ACTIVE.tracer.peek())
     return key_of(generators.default_generator.get_state().numpy().view(np.uint32))
-
-
-def _is_same(root: Any, other: Any) -> bool:
-    return root is other or type(root) is type(other) is int and root == other
 
 
 def put_key(key: Any) -> None:

@@ -212,7 +212,7 @@ def _known(key: Any) -> Any:
     """Return a key.
 
     Raises:
-    RuntimeError: the key is None.
+      RuntimeError: the key is None.
     """
     if key is None:
         raise RuntimeError(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch_jax import config
 from torch_jax.capture import jit
@@ -33,6 +32,4 @@ def eager_mode_context(enable: bool) -> Iterator[None]:
         yield
 
 
-def compile(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function as one program of ``torch_jax.jit``."""
-    return jit.jit(func)
+compile = jit.jit

@@ -21,13 +21,7 @@ from torch_jax.recorded import lazy
 _DEVICES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu": "TPU"}
 
 
-class _Step(threading.local):
-    """Functions that this thread has put off to the end of its step."""
-
-    closures: tuple[tuple[Callable[..., Any], tuple], ...] = ()
-
-
-_step = _Step()
+_step = threading.local()  # ``closures``: functions that a thread has put off to its step's end
 
 
 # --- the device -----------------------------------------------------------------------------------
@@ -121,10 +115,10 @@ def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = 
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def mark_step(wait: bool = False) -> None:
+def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     """End a step: run recorded operators, then the functions of :func:`add_step_closure`."""
     lazy.sync(wait)
-    closures, _step.closures = _step.closures, ()
+    closures, _step.closures = getattr(_step, "closures", ()), ()
     for closure, args in closures:
         closure(*args)
 
@@ -133,7 +127,7 @@ def add_step_closure(
     closure: Callable[..., Any], args: tuple = (), run_async: bool = False
 ) -> None:
     """Call a function at the end of the step, when its tensors have values."""
-    _step.closures = *_step.closures, (closure, args)
+    _step.closures = *getattr(_step, "closures", ()), (closure, args)
 
 
 def wait_device_ops(devices: Sequence[Any] = ()) -> None:
