@@ -76,7 +76,8 @@ def refuse_started(call: str) -> None:
 
 
 def _join(store: Any, rank: int, size: int) -> _Joined:
-    _take_own_accelerator()
+    if "LOCAL_RANK" in os.environ and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        jax_processes.only_accelerator(int(os.environ["LOCAL_RANK"]))
     if rank == 0:
         host = _address(store)
         with socket.create_server(("", 0)) as listener:  # a free port
@@ -88,12 +89,6 @@ def _join(store: Any, rank: int, size: int) -> _Joined:
     connection.sendall(f"{rank}\n".encode())
     client = jax_processes.connect(f"{host}:{port}", rank, size)
     return _Joined(rank, size, connection, client)
-
-
-def _take_own_accelerator() -> None:
-    local = os.environ.get("LOCAL_RANK")
-    if local is not None and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
-        jax_processes.only_accelerator(int(local))
 
 
 def _address(store: Any) -> str:

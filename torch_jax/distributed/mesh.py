@@ -75,7 +75,10 @@ def _over_slices(lengths: tuple[int, ...], slices: int, devices: list[Any]) -> n
 def _lengths(axes: dict[str, int], count: int) -> tuple[int, ...]:
     """Return the length of each axis on ``count`` devices."""
     asked = _shown(axes)
-    there_are = f"there {'is' if count == 1 else 'are'} {count}" + _hint(count)
+    there_are = f"there are {count}"
+    if count == 1:
+        more = " (XLA_FLAGS=--xla_force_host_platform_device_count=8 makes eight of a CPU)"
+        there_are = "there is 1" + more * target.on_cpu()
     if not axes:
         raise ValueError(f"a mesh needs an axis: torch_jax.mesh(data={count})")
     for name, length in axes.items():
@@ -93,9 +96,3 @@ def _lengths(axes: dict[str, int], count: int) -> tuple[int, ...]:
 
 def _shown(axes: dict[str, int]) -> str:
     return ", ".join(f"{name}={length}" for name, length in axes.items())
-
-
-def _hint(count: int) -> str:
-    if count > 1 or not target.on_cpu():
-        return ""
-    return " (XLA_FLAGS=--xla_force_host_platform_device_count=8 makes eight of a CPU)"

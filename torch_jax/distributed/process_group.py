@@ -345,8 +345,9 @@ class ProcessGroup(_Base):
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give each process the tensors that all have for it."""
-        on_device = _is_on_device(outputs, inputs)
-        if on_device and _are_alike(outputs, inputs, self.size()):
+        forms = {(tensor.shape, tensor.dtype) for tensor in (*outputs, *inputs)}
+        are_alike = len(forms) == 1 and len(outputs) == len(inputs) == self.size()
+        if _is_on_device(outputs, inputs) and are_alike:
             return self._program("alltoall", programs.exchange, (), inputs, outputs, opts)
         return self._on_host("alltoall", (outputs, inputs), outputs, opts, alike=())
 
@@ -411,8 +412,3 @@ class ProcessGroup(_Base):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     all_to_all_single = alltoall_base
-
-
-def _are_alike(outputs: Any, inputs: Any, count: int) -> bool:
-    forms = {(tensor.shape, tensor.dtype) for tensor in tensors_in([list(outputs), list(inputs)])}
-    return len(forms) == 1 and len(outputs) == len(inputs) == count

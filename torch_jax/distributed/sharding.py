@@ -134,19 +134,13 @@ def _shard_module(
     parts = deferred.parts_on_meta(module, init)
     Use.begin(mesh)
     module._apply(_mover(wanted, NamedSharding(mesh, PartitionSpec())))
-    for parameter in module.parameters():
-        _split_states(parameter, axis)
+    for parameter in module.parameters():  # tensors made like it are split over ``axis``, too
+        held: Any = parameter.untyped_storage()
+        held.states = zero.split(sharding.sharding_of(held.array), held.array.shape, axis)
     if optimizer is not None:
         _move_states(optimizer)
         zero.keep_moved(optimizer, _move_states)
     deferred.initialise(module, parts, init)
-
-
-def _split_states(parameter: torch.Tensor, axis: str | None) -> None:
-    """Let tensors that are made like a parameter be split over ``axis``, too."""
-    held: Any = parameter.untyped_storage()
-    own = sharding.sharding_of(held.array)
-    held.states = zero.split(own, held.array.shape, axis)
 
 
 def _move_states(optimizer: torch.optim.Optimizer) -> None:

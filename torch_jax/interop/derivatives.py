@@ -104,9 +104,11 @@ class Differentiable:
         self._backward_passes: dict[Any, Differentiable] = {}
         self.call: Any = jax.custom_vjp(self._results)
         self.run: Any = jax.custom_vjp(self._results_and_pullback)
-        self.back: Any = jax.custom_vjp(self._gradients)
+        self.back: Any = jax.custom_vjp(
+            lambda _words, _arrays, pullback, gradients: pullback(gradients)
+        )
         self.call.defvjp(self._forward, self._backward)
-        self.run.defvjp(self._run_forward, self._run_backward)
+        self.run.defvjp(self._run_forward, lambda kept, given: self._backward(kept, given[0]))
         self.back.defvjp(self._back_forward, self._back_backward)
 
     # --- the function -----------------------------------------------------------------------------
@@ -139,13 +141,7 @@ class Differentiable:
         results, pullback = self.run(words, arrays)
         return (results, pullback), (words, arrays, pullback)
 
-    def _run_backward(self, kept: tuple, gradients: tuple) -> tuple:
-        return self._backward(kept, gradients[0])
-
     # --- the derivative of its derivative ---------------------------------------------------------
-
-    def _gradients(self, words: Any, arrays: Any, pullback: Any, gradients: Any) -> list[Any]:
-        return pullback(gradients)
 
     def _back_forward(self, words: Any, arrays: Any, pullback: Any, gradients: Any) -> tuple:
         given = [*arrays, *map(jnp.conj, gradients)]

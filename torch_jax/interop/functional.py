@@ -123,9 +123,6 @@ def load_functional(
 class _Programs(Recent):
     """The programs of one module; copies of the module and files of it have none of them."""
 
-    def __deepcopy__(self, memo: dict) -> _Programs:
-        return _Programs()
-
     def __reduce__(self) -> tuple:
         return _Programs, ()
 

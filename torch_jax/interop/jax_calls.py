@@ -123,25 +123,15 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
         kept = traces.find(form)
     except TypeError as error:
         raise function_errors.not_hashable(function) from error
-    if kept is None or not kept.is_of(function, given.static):
+    # a trace that calls Python back is valid only for the objects that it may write
+    if kept is None or (kept[1] is not None and kept[1] != identities_of(function, given.static)):
         traced = _trace(function, is_wide, structure, given)
         if state_of(function, given.static) != state:
             raise function_errors.not_pure(function)
         calls_back = jax_programs.mentions(traced.program.closed.jaxpr, "callback")
-        kept = _Kept(traced, identities_of(function, given.static) if calls_back else None)
+        kept = traced, identities_of(function, given.static) if calls_back else None
         traces.keep(form, kept)
-    return kept.traced
-
-
-class _Kept(NamedTuple):
-    """A trace; if it calls Python back, it is valid only for the objects that it may write."""
-
-    traced: Traced
-    identities: tuple[Any, ...] | None
-
-    def is_of(self, function: Any, static: tuple) -> bool:
-        """Return whether the trace is valid for a function of the same state."""
-        return self.identities is None or self.identities == identities_of(function, static)
+    return kept[0]
 
 
 def _states_of(function: Any) -> _States:

@@ -7,6 +7,7 @@ or counts the state of an optimizer.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from itertools import chain, compress
@@ -227,8 +228,8 @@ class Optax(Optimizer):
         groups = [_Group(group) for group in state["param_groups"]]
         for parameter, values in state["state"].items():
             for key, value in values.items():
-                if isinstance(value, _Kept):
-                    values[key] = _like(value.tensor, parameter)
+                if isinstance(value, functools.partial):  # of ``_wrapped``
+                    values[key] = value(parameter)
         if "_tx" not in state:
             self._compare(groups, state["state"])
         super().__setstate__({**state, "param_groups": groups})
@@ -291,16 +292,11 @@ class _Group(dict):
         raise KeyError(key)
 
 
-class _Kept:
-    """A tensor of a state that is loaded, which PyTorch would cast to its parameter's dtype."""
-
-    def __init__(self, tensor: torch.Tensor):
-        self.tensor = tensor
-
-
 def _wrapped(_optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Put functions of parameters in place of tensors, whose dtypes PyTorch would change."""
+
     def wrap(value: Any) -> Any:
-        return _Kept(value) if isinstance(value, torch.Tensor) else value
+        return functools.partial(_like, value) if isinstance(value, torch.Tensor) else value
 
     state = {
         at: {key: wrap(value) for key, value in values.items()}

@@ -67,8 +67,10 @@ def scan_layers(
         for module in modules:
             x = again(module, x, *args) if checkpoint else module(x, *args)
         return x
-    _check_alike(modules)
-    run = _loop_of(modules[0], checkpoint)
+    key = keys.world(), checkpoint, tuple(_common_state(modules).items())
+    run = programs_of(modules[0]).get_or_make(
+        key, lambda: jax_function(functools.partial(_loop, Functional(modules[0]), checkpoint))
+    )
     parameters = [dict(module.named_parameters()) for module in modules]
     buffers = [dict(module.named_buffers()) for module in modules]
     stacks, state = (
@@ -85,14 +87,6 @@ def scan_layers(
 
 
 # --- the loop -------------------------------------------------------------------------------------
-
-
-def _loop_of(module: torch.nn.Module, again: bool) -> Callable[..., Any]:
-    """Return the loop over layers like this one, for the state that it is in."""
-    key = keys.world(), again, tuple(_state_of(module).items())
-    return programs_of(module).get_or_make(
-        key, lambda: jax_function(functools.partial(_loop, Functional(module), again))
-    )
 
 
 def _loop(
@@ -136,7 +130,8 @@ def _state_of(module: torch.nn.Module) -> dict[str, Any]:
     return found
 
 
-def _check_alike(modules: list[torch.nn.Module]) -> None:
+def _common_state(modules: list[torch.nn.Module]) -> dict[str, Any]:
+    """Return the state of each layer; raise if they differ."""
     first = _state_of(modules[0])
     for index, module in enumerate(modules[1:], start=1):
         other = _state_of(module)
@@ -145,3 +140,4 @@ def _check_alike(modules: list[torch.nn.Module]) -> None:
                 raise ValueError(
                     f"scan_layers: {name} of layer {index} is {now}, of layer 0 {wanted}"
                 )
+    return first

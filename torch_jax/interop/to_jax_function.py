@@ -14,7 +14,6 @@ import torch
 
 from torch_jax.capture import autograd_nodes
 from torch_jax.core import trees
-from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.graphs import interpreter
 from torch_jax.interop import crossing, names
@@ -119,7 +118,9 @@ def run(
     begin = functools.partial(FunctionRun, function, host=host, refuse_stops=by_jax)
     words = None if rng is None else _words(rng)
     if by_jax:
-        results = iter(_by_jax(program, begin, words, arrays))
+        with running(program, begin, words, arrays) as (_, made):
+            _refuse_functions(made, function)
+            results = iter([crossing.out(result, narrow) for result in made])
     else:
         results = iter(Differentiable(program, begin).call(words, arrays))
     tree, others = form
@@ -144,14 +145,6 @@ def _words(rng: Any) -> Any:
     if not isinstance(rng, jax.Array):
         raise TypeError(f"rng is a jax.random.key, not a {type(rng).__name__}")
     return interpreter.key_words(rng)
-
-
-def _by_jax(program: Any, begin: Any, words: Any, arrays: Sequence[Any]) -> list[Any]:
-    """Return the results as JAX differentiates them."""
-    narrow = crossing.is_narrow()
-    with running(program, begin, words, arrays) as (_, results):
-        _refuse_functions(results, ACTIVE.tracer.function)
-        return [crossing.out(result, narrow) for result in results]
 
 
 def _refuse_functions(results: list[torch.Tensor], function: Any) -> None:
