@@ -31,6 +31,7 @@ from torch_jax.compat.ax import (
 )
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.environment.environment import default_env
+from torch_jax.interop.functional import functional
 
 
 @pytest.fixture(autouse=True)
@@ -225,6 +226,23 @@ def test_another_thread_computes_the_same():
         thread.start()
         thread.join()
     assert_same(found[0].detach(), (expected + 1).detach().cpu())
+
+
+def test_calls_that_exchange_the_tensors_of_a_module_take_turns():
+    model, others_entered = net().to("jax"), threading.Event()
+    fn, params, buffers = functional(model)
+    other = threading.Thread(
+        target=fn, args=(params, buffers), kwargs={"method": lambda _: others_entered.set()}
+    )
+
+    def hold(_: nn.Module) -> bool:
+        other.start()
+        return others_entered.wait(0.2)
+
+    weights = dict(model.named_parameters())
+    assert not jittable.JittableModule(model).functional_call(hold, weights, {})
+    other.join()
+    assert others_entered.is_set()
 
 
 @pytest.mark.slow

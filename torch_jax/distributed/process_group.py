@@ -92,7 +92,7 @@ def _check_parts(name: str, whole: torch.Tensor, part: torch.Tensor, count: int)
 
 def _reduction(options: Any, tensors: list[torch.Tensor]) -> tuple[str, list[torch.Tensor]]:
     """Return a reduction's name, and its tensors: multiplied before, for ``PREMUL_SUM``."""
-    op = dist.ReduceOp.SUM if options is None else options.reduceOp
+    op: Any = dist.ReduceOp.SUM if options is None else options.reduceOp
     name = str(getattr(op, "op", op)).rpartition(".")[2]
     if name == "PREMUL_SUM":
         return "SUM", [tensor.detach() * op.factor for tensor in tensors]

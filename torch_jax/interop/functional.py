@@ -133,7 +133,7 @@ def programs_of(module: torch.nn.Module) -> Recent:
 
 
 # Modules are changed while a function runs, which one thread does at a time.
-_SWAPPING = threading.RLock()
+SWAPPING = threading.RLock()
 
 
 class Functional:
@@ -213,7 +213,7 @@ class Functional:
     @contextmanager
     def _holding(self, tensors: dict[str, torch.Tensor], training: bool | None) -> Iterator[None]:
         """Give the module these tensors, and the modes that it had, in this context."""
-        with _SWAPPING:
+        with SWAPPING:
             every = {name: tensors[first] for name, first in self.names.items()}
             before = {part: dict(vars(part)) for part in self.modes}
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from typing import Any
 
 import torch
@@ -15,11 +14,9 @@ from torch_jax.compat.ax import draws
 from torch_jax.compat.ax.environment import default_env, tensor_of
 from torch_jax.compat.ax.interop import jitted
 from torch_jax.graphs.runner import first_names
+from torch_jax.interop.functional import SWAPPING
 
 Tensors = dict[str, torch.Tensor]
-
-# A module's tensors are exchanged while a method runs, which one thread does at a time.
-_EXCHANGING = threading.RLock()
 
 
 def extract_all_buffers(module: nn.Module) -> tuple[Tensors, Tensors]:
@@ -126,7 +123,7 @@ class JittableModule(nn.Module):
                 f"got {type(method_or_name).__name__}"
             )
         with self._env.override_property(prng=key):
-            with _EXCHANGING, pytorch.reparametrized(self._model, held):
+            with SWAPPING, pytorch.reparametrized(self._model, held):
                 return method(*args, **kwargs)
 
     def with_rng(self, rng: Any) -> Any:

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 
-class SampleGenerator:
-    """Yields the same data a number of times."""
-
-    def __init__(self, data: Any, sample_count: int):
-        self._data, self._count = data, sample_count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([self._data] * self._count)
+def SampleGenerator(data: Any, sample_count: int) -> list[Any]:
+    """Return the same data a number of times."""
+    return [data] * sample_count
 
 
 def getenv_as(name: str, type: Callable[[str], Any], defval: Any = None) -> Any:
