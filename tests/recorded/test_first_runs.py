@@ -289,3 +289,9 @@ def test_indices_of_new_shapes_are_checked_without_a_program():
     assert compilations.here().made == before
     with pytest.raises(IndexError):
         f(torch.tensor([6, 0], device="jax"))
+
+
+def test_zeros_of_no_elements_have_their_shape():
+    padded = torch_jax.jit(lambda x: F.pad(x, (1, 2), mode="circular"))
+    for _ in range(3):
+        assert padded(torch.zeros(0, 3, 3, device="jax")).shape == (0, 3, 6)

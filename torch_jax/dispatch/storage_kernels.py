@@ -110,18 +110,17 @@ def _new_zeros(size, stride, dtype: torch.dtype) -> torch.Tensor:
     order = geometry.memory_order(size, stride)
     if order is None:
         flat = _zeros((storage.span(size, stride, 0),), dtype)
-        return storage.restride(wrap(flat, dtype), size, stride, 0)
-    tensor = wrap(_zeros(tuple(size[i] for i in order), dtype), dtype)
+        return storage.restride(flat, size, stride, 0)
+    tensor = _zeros(tuple(size[i] for i in order), dtype)
     if geometry.row_major(size) == tuple(stride):
         return tensor
     return storage.restride(tensor, size, stride, 0)
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     policies.note_doubles((dtype,), "a new tensor on device 'jax'")
     if ACTIVE.recorder is not None and ACTIVE.tracer is None:  # a part of the graph costs no copy
-        zeros = torch.ops.aten.zeros.default(shape, dtype=dtype, device=pytorch.DEVICE_TYPE)
-        return storage.held_by(zeros)
+        return torch.ops.aten.zeros.default(shape, dtype=dtype, device=pytorch.DEVICE_TYPE)
     errors.refuse_dims(shape)
     twin = dtypes.to_jax(dtype)
     try:
@@ -129,8 +128,8 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
             is_small = math.prod(shape) * twin.itemsize <= BYTES_OF_ZEROS_FROM_HOST
             # in a trace they would be constants
             if is_small and ACTIVE.tracer is None and jax_core.is_outside_traces():
-                return jax.device_put(np.zeros(shape, twin))
-            return jnp.zeros(shape, twin)
+                return wrap(jax.device_put(np.zeros(shape, twin)), dtype)
+            return wrap(jnp.zeros(shape, twin), dtype)
     except RuntimeError as error:
         raise errors.translate(error, f"while making {dtype}{list(shape)}") from error
 
