@@ -91,13 +91,16 @@ def eager_by_xla() -> Iterator[None]:
 def compiled_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have recorded graphs run one by one at first, as a user's do where JAX is on the CPU.
 
-    Not so in a process that has used a mesh, as tests before this one may have.
+    Not so in a process that has used a mesh, as tests before this one may have. The next test does
+    not hear of programs that are still being compiled.
     """
     from torch_jax import config
+    from torch_jax.compiler.worker import WORKER
 
     monkeypatch.setattr("torch_jax.memory.sharding.Use.begun", False)
     with config.temporarily("compiled_from_run", 3):
         yield
+    WORKER.submit(len, ((),)).wait()
 
 
 def _forget() -> None:
