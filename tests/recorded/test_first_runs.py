@@ -295,3 +295,45 @@ def test_zeros_of_no_elements_have_their_shape():
     padded = torch_jax.jit(lambda x: F.pad(x, (1, 2), mode="circular"))
     for _ in range(3):
         assert padded(torch.zeros(0, 3, 3, device="jax")).shape == (0, 3, 6)
+
+
+def test_labels_that_a_step_cuts_out_of_its_batch_do_not_split_its_graph():
+    model = torch.nn.Embedding(9, 9).to("jax")
+
+    def step(batch):
+        logits = model(batch[:, :-1]).flatten(0, 1)
+        return F.cross_entropy(logits, batch[:, 1:].reshape(-1))
+
+    f = torch_jax.jit(step)
+    for seed in range(3):
+        batch = torch.randint(9, (2, 5), generator=torch.Generator().manual_seed(seed)).to("jax")
+        with counted() as did:
+            torch.testing.assert_close(f(batch), step(batch))
+        assert did.graphs == 1 and did.early == 0
+    with pytest.raises(IndexError):
+        f(batch + 3).item()
+
+
+def test_a_look_ends_what_runs_at_once():
+    """So the second turn of a loop that looks at values begins a recording, and comes again."""
+    with torch_jax.lazy(), counted() as did:
+        for _ in range(3):
+            (torch.ones(17, device="jax") * 2).sum().item()
+    assert did.graphs == 3 and did.early == 2
+
+
+def test_a_group_ends_where_a_loop_comes_around_also_where_it_runs_at_once():
+    def work(x):
+        for _ in range(20):
+            x = (x + 1).cos()
+        return x
+
+    with torch_jax.fused(), counted() as did:
+        x = torch.ones(19, device="jax")
+        for _ in range(4):
+            x = work(x).tan()
+    expected = torch.ones(19)
+    for _ in range(4):
+        expected = work(expected).tan()
+    torch.testing.assert_close(x.cpu(), expected)
+    assert did.graphs >= 3

@@ -63,8 +63,7 @@ def _functional(op: Any, by_xla: Call, run: Call) -> Call:
         if not is_here():
             if not is_at_once(op, args, kwargs):
                 return by_xla(*args, **kwargs)
-            with unrecorded():
-                return call(*args, **kwargs)
+            return _at_once(call, args, kwargs)
         try:
             given, named = _all_seen(args, kwargs)
         except Elsewhere:
@@ -93,8 +92,7 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
         if not is_here():
             if not is_at_once(op, args, kwargs):
                 return by_xla(*args, **kwargs)
-            with unrecorded():
-                return call(*args, **kwargs)
+            return _at_once(call, args, kwargs)
         given = dict(zip(sig.names, args, strict=False)) | kwargs
         targets = [given.get(name) for name in sig.writes]
         try:
@@ -119,6 +117,17 @@ def is_at_once(op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Return whether this thread records, and the recording runs this operator at once."""
     recorder = ACTIVE.recorder if ACTIVE.tracer is None else None
     return recorder is not None and recorder.is_at_once(op, args, kwargs)
+
+
+def _at_once(call: Call, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Run a call that is not recorded; tell the recorder if it has brought a value to the host."""
+    recorder = ACTIVE.recorder
+    with unrecorded():
+        result = call(*args, **kwargs)
+    is_tensor = isinstance(result, torch.Tensor)
+    if result.device.type == "cpu" if is_tensor else isinstance(result, int | float | complex):
+        recorder.look()
+    return result
 
 
 def count_writes(tensors: list[torch.Tensor]) -> None:

@@ -29,6 +29,7 @@ from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding, transfer
+from torch_jax.memory.storage import tensors_in
 from torch_jax.memory.windows import Place, operands
 from torch_jax.recorded import bounds, limits
 from torch_jax.recorded.bodies import body_of
@@ -58,7 +59,8 @@ class Recording:
         # the results, and the Python numbers and the arrays that this run is given.
         self.log: list[tuple[State, tuple, list, tuple]] = [(ROOT, (), [], ())]
         self.leaves: dict[int, int] = {}  # the codes of arrays in keys, by their id
-        self.at_once = 0  # operators that ran when they were called; all do behind the first
+        self.at_once = False  # whether operators run when they are called, from here on
+        self.passed = 0  # of these, those that take tensors: others make what a graph is given
         self._error: Exception | None = None
         self._running = threading.RLock()
         self._is_over = self._is_early = self._is_beginning = False
@@ -66,7 +68,7 @@ class Recording:
     @property
     def operators(self) -> int:
         """Return how many operators were called."""
-        return self.log[-1][0].operators + self.at_once
+        return self.log[-1][0].operators + self.passed
 
     def run(self, is_early: bool = True) -> None:
         """Run what was written down; XLA's error is raised where a node is asked for.
@@ -295,8 +297,8 @@ class Recorder:
         if self.least:
             self._cut(call)
         if self.recording.at_once:
-            self._passes(call)
-        return self.recording.at_once > 0
+            self._passes(call, args)
+        return self.recording.at_once
 
     def is_new(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Return whether an operator without an entry runs at once, and all behind it do."""
@@ -304,16 +306,17 @@ class Recorder:
         if call in MET or not self._runs_new():
             return False
         self.recording.end_before_new()
-        self._passes(call)
+        self.recording.at_once = True
+        self._passes(call, args)
         return True
 
-    def _passes(self, call: int) -> None:
+    def _passes(self, call: int, args: tuple) -> None:
         """Remember an operator that runs at once."""
         if len(MET) >= PLACES_REMEMBERED:
             MET.clear()
         MET.add(call)
-        self.recording.at_once += 1
-        if self.recording.at_once == self.most:
+        self.recording.passed += next(iter(tensors_in(args)), None) is not None
+        if self.recording.operators == self.most > 0:
             self._full(self)
 
     def look(self) -> None:
