@@ -61,7 +61,7 @@ def _functional(op: Any, by_xla: Call, run: Call) -> Call:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not is_here():
-            if not is_at_once(op, args, kwargs):
+            if not passes(op, args, kwargs):
                 return by_xla(*args, **kwargs)
             return _at_once(call, args, kwargs)
         try:
@@ -90,7 +90,7 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not is_here():
-            if not is_at_once(op, args, kwargs):
+            if not passes(op, args, kwargs):
                 return by_xla(*args, **kwargs)
             return _at_once(call, args, kwargs)
         given = dict(zip(sig.names, args, strict=False)) | kwargs
@@ -113,10 +113,10 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
     return call
 
 
-def is_at_once(op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+def passes(op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Return whether this thread records, and the recording runs this operator at once."""
     recorder = ACTIVE.recorder if ACTIVE.tracer is None else None
-    return recorder is not None and recorder.is_at_once(op, args, kwargs)
+    return recorder is not None and recorder.passes(op, args, kwargs)
 
 
 def _at_once(call: Call, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -124,8 +124,11 @@ def _at_once(call: Call, args: tuple, kwargs: dict[str, Any]) -> Any:
     recorder = ACTIVE.recorder
     with unrecorded():
         result = call(*args, **kwargs)
-    is_tensor = isinstance(result, torch.Tensor)
-    if result.device.type == "cpu" if is_tensor else isinstance(result, int | float | complex):
+    if isinstance(result, torch.Tensor):
+        is_on_host = result.device.type == "cpu"
+    else:
+        is_on_host = isinstance(result, int | float | complex)
+    if is_on_host:
         recorder.look()
     return result
 

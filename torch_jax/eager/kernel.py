@@ -129,7 +129,7 @@ class Kernel:
         """Return a random operator, which draws once also where it runs amid a recording."""
 
         def drawing(*args: Any, **kwargs: Any) -> Any:
-            if by_torch.is_at_once(self.op, args, kwargs):
+            if by_torch.passes(self.op, args, kwargs):
                 return self._now(args, kwargs)
             return call(*args, **kwargs)
 
@@ -167,9 +167,9 @@ class Kernel:
         if records and (recorder.recording.at_once or entry is None):
             # PyTorch's operators but draws, which have been made; our own run in recordings alone
             plain = self.op.namespace == "aten" and not self.lowering.random
-            begins = entry is None and plain
+            may_begin = entry is None and plain
             given = self.op, args, kwargs
-            if recorder.is_at_once(*given) or (begins and recorder.is_new(*given)):
+            if recorder.passes(*given) or (may_begin and recorder.begins_at_once(*given)):
                 return self._now(args, kwargs)
         run = self._recorded if records else self._run
         if entry is None:

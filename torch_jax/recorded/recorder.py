@@ -289,28 +289,28 @@ class Recorder:
         if not self.recording.operators:
             self._beginnings.add(call)
 
-    def is_at_once(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-        """Return whether an operator runs at once, since one before it was new."""
+    def passes(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+        """Return whether an operator runs at once, since one before it was new; remember it."""
         if not (self.recording.at_once or self.least):
             return False
         call = _call(op, args, kwargs)
         if self.least:
             self._cut(call)
         if self.recording.at_once:
-            self._passes(call, args)
+            self._remember(call, args)
         return self.recording.at_once
 
-    def is_new(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-        """Return whether an operator without an entry runs at once, and all behind it do."""
+    def begins_at_once(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+        """Return whether an operator without an entry runs at once, as all behind it then do."""
         call = _call(op, args, kwargs)
         if call in MET or not self._runs_new():
             return False
         self.recording.end_before_new()
         self.recording.at_once = True
-        self._passes(call, args)
+        self._remember(call, args)
         return True
 
-    def _passes(self, call: int, args: tuple) -> None:
+    def _remember(self, call: int, args: tuple) -> None:
         """Remember an operator that runs at once."""
         if len(MET) >= PLACES_REMEMBERED:
             MET.clear()
