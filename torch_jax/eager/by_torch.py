@@ -120,7 +120,7 @@ def passes(op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
 
 
 def _at_once(call: Call, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Run a call that is not recorded; tell the recorder if it has brought a value to the host."""
+    """Run a call that is not recorded; the recorder hears of a value that it brings to the host."""
     recorder = ACTIVE.recorder
     with unrecorded():
         result = call(*args, **kwargs)
