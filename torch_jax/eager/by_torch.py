@@ -61,9 +61,7 @@ def _functional(op: Any, by_xla: Call, run: Call) -> Call:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not is_here():
-            if not passes(op, args, kwargs):
-                return by_xla(*args, **kwargs)
-            return _at_once(call, args, kwargs)
+            return by_xla_or_at_once(op, call, by_xla, args, kwargs)
         try:
             given, named = _all_seen(args, kwargs)
         except Elsewhere:
@@ -90,9 +88,7 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not is_here():
-            if not passes(op, args, kwargs):
-                return by_xla(*args, **kwargs)
-            return _at_once(call, args, kwargs)
+            return by_xla_or_at_once(op, call, by_xla, args, kwargs)
         given = dict(zip(sig.names, args, strict=False)) | kwargs
         targets = [given.get(name) for name in sig.writes]
         try:
@@ -113,15 +109,14 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
     return call
 
 
-def passes(op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Return whether this thread records, and the recording runs this operator at once."""
+def by_xla_or_at_once(op: Any, call: Call, by_xla: Call, args: tuple, kwargs: dict) -> Any:
+    """Run ``by_xla``, which may record; or ``call``, where a recording runs operators at once.
+
+    The recorder hears of a value that the call brings to the host.
+    """
     recorder = ACTIVE.recorder if ACTIVE.tracer is None else None
-    return recorder is not None and recorder.passes(op, args, kwargs)
-
-
-def _at_once(call: Call, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Run a call that is not recorded; the recorder hears of a value that it brings to the host."""
-    recorder = ACTIVE.recorder
+    if recorder is None or not recorder.passes(op, args, kwargs):
+        return by_xla(*args, **kwargs)
     with unrecorded():
         result = call(*args, **kwargs)
     if isinstance(result, torch.Tensor):

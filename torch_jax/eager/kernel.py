@@ -129,9 +129,7 @@ class Kernel:
         """Return a random operator, which draws once also where it runs amid a recording."""
 
         def drawing(*args: Any, **kwargs: Any) -> Any:
-            if by_torch.passes(self.op, args, kwargs):
-                return self._now(args, kwargs)
-            return call(*args, **kwargs)
+            return by_torch.by_xla_or_at_once(self.op, self.served, call, args, kwargs)
 
         return drawing
 
