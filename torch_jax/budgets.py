@@ -3,18 +3,15 @@
 They are chosen, and another number would be as right: facts of PyTorch, JAX and mathematics are
 in the files that use them. What users may change is a setting (:mod:`torch_jax.config`).
 
->>> from torch_jax.budgets import CALLS_BEFORE_DIRECT
->>> CALLS_BEFORE_DIRECT
-64
+>>> from torch_jax.budgets import OPERATORS_OF_A_FUSED_GROUP
+>>> OPERATORS_OF_A_FUSED_GROUP
+256
 """
 
 from __future__ import annotations
 
 # --- When something is compiled -------------------------------------------------------------------
 
-# Calls of an operator after which it goes straight to XLA's executable: that takes a millisecond
-# once, and 5 µs less at each later call. As many calls that do not fit take it back.
-CALLS_BEFORE_DIRECT = 64
 # Operators after which fused mode runs a group in any case.
 OPERATORS_OF_A_FUSED_GROUP = 256
 # Operators from which on a group of fused mode ends where one comes that groups begin with, so that
@@ -49,9 +46,6 @@ STATES_WITH_ARRAYS = 2
 # Objects that a JAX function reaches. The state of a function with more is not compared, since each
 # call would take milliseconds.
 OBJECTS_OF_A_FUNCTION = 5000
-# JAX's descriptions (avals) of one argument that are known by identity: arrays from the host have a
-# new one each.
-DESCRIPTIONS_OF_AN_ARGUMENT = 256
 # Explanations of programs and of calls that ran Python again: ever new ones would fill the memory.
 EXPLANATIONS_KEPT = 256
 # States of recordings that are compared with a new one, to find what is similar.

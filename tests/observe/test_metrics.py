@@ -38,7 +38,7 @@ def test_every_call_of_an_eager_operator_is_counted():
     x, y = torch.ones(4, 3).to("jax"), torch.ones(4, 3).to("jax")
     torch_jax.reset_metrics()
     for _ in range(50):
-        x + y  # by the hot path, from the third call on
+        x + y  # by the short way, from the second call on
         x.neg_()
     ladder.forget_compiled()  # what is dropped has been called
     x + y

@@ -170,38 +170,6 @@ def native(compiled: Any) -> Callable[..., Any]:
     return getattr(compiled, "_call", None) or compiled
 
 
-def executable_of(jitted: Any, args: tuple) -> tuple[Any, Any, list[Any], bool] | None:
-    """Return the parts that run a jitted function on buffers alone, for arguments known to it.
-
-    Returns:
-      ``execute``, the handlers that make arrays of its results, the avals of the arguments, and
-      whether the function returns a list; None where a program has more than buffers for inputs and
-      outputs (callbacks, tokens, several devices), or drops some, or where JAX hides these.
-    """
-    if importlib.import_module("jax").default_backend() == "tpu":  # layouts are more than an order
-        return None
-    compiled: Any = jitted.lower(*args).compile()
-    program = getattr(compiled, "_executable", None)
-    runner = getattr(program, "unsafe_call", None)
-    execute = getattr(getattr(runner, "xla_executable", None), "execute_sharded", None)
-    handlers = getattr(getattr(runner, "out_handler", None), "handlers", None)
-    if execute is None or not handlers:
-        return None
-    effects = "ordered_effects", "has_unordered_effects", "has_host_callbacks"
-    params = getattr(compiled, "_params", None)
-    avals = list(getattr(program, "in_avals", ()))
-    if (
-        any(getattr(runner, name, True) for name in (*effects, "mut", "pgle_profiler"))
-        or getattr(params, "const_args", True)
-        or len(getattr(runner, "_local_devices", ())) != 1
-        or len(avals) != len(args)
-        or set(getattr(runner, "kept_var_idx", ())) != set(range(len(args)))
-    ):
-        return None
-    is_list = str(compiled.out_tree) != "PyTreeDef(*)"
-    return execute, handlers, avals, is_list
-
-
 def svd_of_tpus() -> Callable[..., list[Any]] | None:
     """Return JAX's function for ``svd`` on TPUs, a function of arrays; None where not found.
 
@@ -232,25 +200,6 @@ def costs_of_text(text: str) -> dict[str, float]:
         return count(importlib.import_module("jax").devices("cpu")[0].client, parse(text))
     except (ImportError, AttributeError, RuntimeError, ValueError):
         return {}
-
-
-def rest_of_traces() -> tuple[Any, ...] | None:
-    """Return the state that shows that no trace, debugger or profiler is active, at low cost.
-
-    Returns:
-      A state and the ``value`` it has outside of all traces on this thread; two states whose values
-      are true where results are searched for NaNs and infinities; and an object with a
-      ``profile_session`` during one. None where JAX has none of that name.
-    """
-    core = importlib.import_module("jax._src.core")
-    config = importlib.import_module("jax._src.config")
-    state, rest = (getattr(core, n, None) for n in ("trace_state_strong_ref", "eval_trace"))
-    nans, infs = (getattr(config, n, None) for n in ("debug_nans", "debug_infs"))
-    profile = getattr(importlib.import_module("jax._src.profiler"), "_profile_state", None)
-    known = all(hasattr(one, "value") for one in (state, nans, infs))
-    if rest is None or not known or not hasattr(profile, "profile_session"):
-        return None
-    return state, rest, nans, infs, profile
 
 
 def row_major(array: Any) -> Any:

@@ -51,8 +51,7 @@ class x64_as(x64):
 def before_each(check: Callable[[], None]) -> None:
     """Call ``check``, which may raise or wait, before all further work in this process.
 
-    All of the project's own work enters :class:`x64`, but for compiled calls that are hot: a caller
-    that asks for a check has those dropped, too.
+    All of the project's own work enters :class:`x64`.
     """
     enter = x64.__enter__
 

@@ -144,7 +144,6 @@ def forget_compiled() -> None:
     for kernel in (*KERNELS_BY_OP.values(), *override_kernels):
         for key in list(kernel.cache):
             bound.drop(kernel, key)
-        kernel.hot.clear()
 
 
 def is_composite(op: Any) -> bool:

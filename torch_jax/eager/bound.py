@@ -1,6 +1,6 @@
 """One bound over the compiled entries of all kernels, which count their calls.
 
-All calls are counted, those by the hot path too. When there are too many entries, half of them are
+All calls are counted. When there are too many entries, half of them are
 dropped: first those not called since the last drop. So are they when the process has few memory
 maps left: XLA's programs for the CPU take up to fifty each, and a process that has none for the
 next ends.
@@ -83,12 +83,6 @@ def drop(kernel: Any, key: tuple) -> None:
     global _gone
     entry = kernel.cache.pop(key, None)
     _gone += entry.uses if entry is not None else 0
-    forget(kernel.hot, key)
-
-
-def forget(hot: dict[tuple, Any], key: tuple) -> None:
-    """Drop the entry of hot calls, so that the next call takes the slow path."""
-    hot.pop(key, None)
 
 
 def _drop_idle(kernels: list[Any], staying: int) -> int:

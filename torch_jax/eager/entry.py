@@ -58,6 +58,7 @@ class Entry:
     concrete: bool  # ran without jit: the shapes depend on values, and ``run`` returns outputs too
     simple: bool  # one new tensor comes out, and nothing else happens
     check: list[Any] | None  # message and type of the error raised when the check's flag is false
+    tensor: tuple[Any, Any] | None = None  # size and dtype, where a contiguous one comes out alone
     uses: int = 0  # calls
     before: int = 0  # of these, before entries were last dropped
     key: tuple = ()  # of the calls that it serves, for reports

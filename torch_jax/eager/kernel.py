@@ -12,7 +12,6 @@ Within a trace of a graph, offsets and integers are constants of the program.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -45,7 +44,6 @@ from torch_jax.eager import (
     likes,
     overlap,
     refused_dtypes,
-    unrolled,
     variants,
 )
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
@@ -89,7 +87,6 @@ class Kernel:
         self._lists_written = [n for n in sig.writes if counts and sig.by_name[n] == TENSORS]
         self.cache: dict[tuple, Entry] = {}
         self.on_cpu: Callable[..., Any] | None = None  # PyTorch's kernel of the operator, if any
-        self.hot: dict[tuple, tuple[Any, tuple[int, ...], torch.dtype, Entry]] = {}
         self.call = self.served = self._make_call()  # by XLA; and the dispatcher's
 
     def _make_call(self) -> Callable[..., Any]:
@@ -100,7 +97,7 @@ class Kernel:
         return likes.kernel(self.op, call) if self.op._opname.endswith("_like") else call
 
     def _functional(self) -> Callable[..., Any]:
-        """Return the path of operators that write nothing, its most frequent calls unrolled."""
+        """Return the path of operators that write nothing."""
         positional, by_name = self.signature.positional, self.by_name
         collect, draw, sees_conj = self._collect, self._draws(), _sees_conj(self.op)
         launch, head = self._launch(), self._head
@@ -119,11 +116,7 @@ class Kernel:
                 draw(args, kwargs, memories, [])
             return launch(tuple(key), memories, args, kwargs)
 
-        call = checks.checked(self.op, self.lowering, call)
-        if draw is not None or positional[:1] != (TENSOR,):
-            return call
-        unroll = unrolled.binary if positional[1:2] == (TENSOR,) else unrolled.unary
-        return unroll(self, launch, call, sees_conj)
+        return checks.checked(self.op, self.lowering, call)
 
     def _drawing(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return a random operator, which draws once also where it runs amid a recording."""
@@ -136,21 +129,22 @@ class Kernel:
     def _launch(self) -> Callable[..., Any]:
         """Return the function that runs a call whose key and memories are known.
 
-        Calls with one new contiguous tensor, nearly all, find their entry in ``hot``.
+        Calls with one new contiguous tensor, nearly all, take the short way from the second on.
         """
-        hot, slowly = self.hot, self._slowly
+        entries, slowly = self.cache, self._slowly
 
         def launch(signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-            found = hot.get(signature)
-            if found is None or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
+            entry = entries.get(signature)
+            is_short = entry is not None and entry.tensor is not None
+            if not is_short or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
                 return slowly(signature, memories, args, kwargs)
-            run, size, dtype, entry = found
             entry.uses += 1
             try:
-                array = run(*memories)
+                with x64():
+                    array = entry.run.call(*memories)
             except Exception as error:
                 return self._failed(error, signature, memories, args, kwargs)
-            tensor = _create(size, dtype)
+            tensor = _create(*entry.tensor)
             tensor.untyped_storage().array = array
             return tensor
 
@@ -159,7 +153,7 @@ class Kernel:
     def _slowly(
         self, signature: tuple, memories: Any, args: tuple, kwargs: dict, storages=(), slots=None
     ) -> Any:
-        """Run a call that is recorded or traced, writes, is the first of its kind, or not hot."""
+        """Run a call that is recorded or traced, writes, or is the first of its kind."""
         recorder: Any = ACTIVE.recorder if ACTIVE.tracer is None else None
         records, entry = recorder is not None, self.cache.get(signature)
         if records and (recorder.recording.at_once or entry is None):
@@ -179,7 +173,7 @@ class Kernel:
             try:
                 arrays = run(entry, signature, memories, args, kwargs)
                 if entry.simple:
-                    return self._wrapped(entry, signature, arrays)
+                    return _wrapped(entry, arrays)
                 return self._finish(entry, arrays, args, kwargs, storages, slots, memories)
             except tracers.TracedElsewhere as error:  # or another thread has written meanwhile
                 if slots is None:
@@ -190,21 +184,12 @@ class Kernel:
     def _failed(
         self, error: Exception, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]
     ) -> Any:
-        """Run a hot call that has raised once more by the slow path, where that may help."""
+        """Run a call that has raised by the short way once more, where that may help."""
         if tracers.is_traced_elsewhere(memories):
             return self._again(error, args, kwargs)
         if sharding.Use.begun or not jax_core.is_outside_traces():  # of a user's trace
             return self._slowly(signature, memories, args, kwargs)
         raise self._explained(error, args, kwargs) from error
-
-    def _wrapped(self, entry: Entry, signature: tuple, arrays: Any) -> torch.Tensor:
-        """Return the tensor of a simple entry, whose next call may be hot."""
-        output = entry.outputs[0]
-        if isinstance(arrays, list):  # recorded
-            return wrap_output(output, arrays)
-        if entry.uses > 1 and isinstance(output, Output) and output.stride is None:
-            self.hot[signature] = unrolled.wide(entry.run.call), output.size, output.dtype, entry
-        return wrap_output(output, [arrays])
 
     def _recorded(self, entry: Entry, signature: tuple, memories: Any, args, kwargs) -> Any:
         """Return an entry's results: nodes, where the call can be recorded."""
@@ -345,7 +330,7 @@ class Kernel:
                     shape == memory.shape and value.is_contiguous() and not value.storage_offset()
                 ):
                     return
-                starts = unrolled.place_of(value, memory, key)
+                starts = _place_of(value, memory, key)
                 if starts is not None:
                     memories.append(starts)
                     storages.append(None)
@@ -428,7 +413,6 @@ class Kernel:
         entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
         if self.on_cpu is not None:
             entry.on_host = OnHost(entry, self.signature, self.on_cpu)
-        entry.run.changed = functools.partial(bound.forget, self.hot, key)
         bound.make_room(self, config.get("cache_size"))
         self.cache[key], entry.key = entry, key
         return entry
@@ -494,6 +478,35 @@ class Kernel:
         new = iter(fresh)
         results = [next(new) if name is None else given[name] for name in self.signature.returns]
         return results[0] if len(results) == 1 else tuple(results) if results else None
+
+
+def _wrapped(entry: Entry, arrays: Any) -> torch.Tensor:
+    """Return the tensor of a simple entry, whose next call may take the short way."""
+    output = entry.outputs[0]
+    if isinstance(arrays, list):  # recorded
+        return wrap_output(output, arrays)
+    if isinstance(output, Output) and output.stride is None:
+        entry.tensor = output.size, output.dtype
+    return wrap_output(output, [arrays])
+
+
+def _place_of(tensor: torch.Tensor, memory: Any, key: list[Any]) -> Any:
+    """Add a view's place in its memory to the key; return its start, if that is an input.
+
+    In a program that is being traced, the offset is one of its constants.
+    """
+    offset: Any = tensor.storage_offset()
+    shape, stride = tensor.shape, tensor.stride()
+    if ACTIVE.tracer is not None:
+        key += stride, offset
+        return None
+    place = windows.place(
+        memory.shape, memory.dtype, shape, stride, offset, dtypes.to_jax(tensor.dtype)
+    )
+    key.append(place.number)
+    if place.starts is None:
+        return None
+    return place.given() if ACTIVE.recorder is None else place
 
 
 def _sees_conj(op: Any) -> bool:

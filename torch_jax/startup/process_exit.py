@@ -49,16 +49,14 @@ def _stop_daemons() -> None:
 
 def _stop_at_operators(here: threading.Thread) -> None:
     from torch_jax.core.x64 import before_each
-    from torch_jax.dispatch import ladder
     from torch_jax.memory import shared
 
     # a daemon that stops must not hold the lock of compiled functions: this thread may call one
     forks.RUNNING.acquire(timeout=SECONDS_AT_EXIT)
     _for_ever.acquire()
     before_each(lambda: None if threading.current_thread() is here else _stop())
-    # PyTorch's kernels, and calls on the hot path, bypass x64.__enter__: none is called from now on
+    # PyTorch's kernels bypass x64.__enter__: none is called from now on
     shared.SETTING.by_torch = False
-    ladder.forget_compiled()
 
 
 def _wait_for(daemons: set[int | None]) -> None:
