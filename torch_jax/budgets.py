@@ -65,8 +65,6 @@ IMAGES_OF_A_SMALL_BATCH = 4
 # Elements of the largest window of a maximum whose gradient is written out, one sum for each:
 # 5x5 takes 2.5 times as long as a scatter on CPUs, and 7x7 with stride 7 200 times.
 ELEMENTS_OF_A_MAXIMUM = 9
-# Rows that are summed at a time as a product with ones, at least; of fewer XLA's sum is as fast.
-ROWS_OF_A_SUM = 8
 # Groups of causal attention's blocks: programs grow with them, as the work does that they skip.
 GROUPS_OF_BLOCKS = 4
 # Rows of a block of attention, at least, where memory asks for smaller ones.

@@ -58,4 +58,5 @@ def test_what_is_not_understood_is_left_to_eigen():
 def test_the_options_of_a_program_follow_its_products():
     name = "xla_cpu_experimental_ynn_fusion_type"
     chosen = {options.whole(one).get(name) for one in (text((8, 4), (6, 4)), "")}
-    assert chosen in ({"", "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}, {None})
+    reduce = "LIBRARY_FUSION_TYPE_REDUCE"
+    assert chosen in ({reduce, f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{reduce}"}, {None})

@@ -33,7 +33,6 @@ FACTS = {
     "ops.fft": "_AT_ONCE",
     "ops.gamma": "",
     "ops.special": "",
-    "ops.sums": "_AT_ONCE",
     "recorded.bounds": "_BOTH",
     "recorded.path": "",
     "startup.start": "",

@@ -2,6 +2,7 @@
 
 import copy
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.support.compare import assert_same, check, check_raises
+from torch_jax.compiler import options
 from torch_jax.ops import norm
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -107,10 +109,27 @@ def test_local_response_norm():
 
 
 def test_sums_of_channels_are_exact_to_the_last_digits():
-    """On CPUs each image is summed by itself: no long row of additions."""
+    """There is no long row of additions."""
+    sums = jax.jit(norm._sums, compiler_options=options.operator())
     x = np.random.default_rng(0).random((4, 24, 24, 3), np.float32) + 100
-    found = np.asarray(norm._sums(jnp.asarray(x)))
+    found = np.asarray(sums(jnp.asarray(x)))
     np.testing.assert_allclose(found, x.sum((0, 1, 2), dtype=np.float64), rtol=5e-7)
     for shape in [(5, 3), (5, 2, 2, 3), (0, 9, 3), (5, 0, 3)]:
         x = np.ones(shape, np.float32)
-        np.testing.assert_array_equal(norm._sums(jnp.asarray(x)), x.reshape(-1, 3).sum(0))
+        np.testing.assert_array_equal(sums(x), x.reshape(-1, 3).sum(0))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the compiler is the CPU's")
+def test_programs_grow_with_the_number_of_norms_not_with_its_square():
+    def layers(count):
+        def run(x, weights):
+            for weight in weights:
+                x = norm.native_layer_norm(x + x @ weight, (64,), weight[0], weight[1], 1e-5)[0]
+            return x
+
+        given = jnp.ones((8, 32, 64)), jnp.ones((count, 64, 64))
+        program = jax.jit(run).lower(*given).compile(options.whole()).as_text()
+        parts = (part for part in program.split("\n\n") if part.startswith("%fused"))
+        return max(part.count("\n") for part in parts)
+
+    assert layers(6) <= layers(3) + 4

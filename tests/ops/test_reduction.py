@@ -242,3 +242,16 @@ def test_out(f):
     check(lambda x, out: f(x, (0, 1), out=out), x, torch.empty(()))
     check(lambda x, out, i: torch.max(x, 1, out=(out, i))[0], x, torch.empty(3), torch.arange(3))
     check(lambda x: x.cumsum_(0), x)
+
+
+@named([torch.amax, torch.amin, torch.aminmax, torch.linalg.vector_norm])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nan_wins_where_a_library_reduces(f, dtype):
+    x = make(dtype, 64, 128)
+    x[3, 5] = math.nan
+    for dim in (0, 1) if f is torch.aminmax else (0, 1, (0, 1)):
+        if f is torch.linalg.vector_norm:
+            check(lambda x, dim=dim: f(x, math.inf, dim), x)
+            check(lambda x, dim=dim: f(x, -math.inf, dim), x)
+        else:
+            check(lambda x, dim=dim: f(x, dim=dim), x)

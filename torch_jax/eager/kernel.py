@@ -134,9 +134,9 @@ class Kernel:
         entries, slowly = self.cache, self._slowly
 
         def launch(signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-            entry = entries.get(signature)
-            is_short = entry is not None and entry.tensor is not None
-            if not is_short or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
+            entry: Any = entries.get(signature)
+            form = None if entry is None else entry.tensor
+            if not form or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
                 return slowly(signature, memories, args, kwargs)
             entry.uses += 1
             try:
@@ -144,7 +144,7 @@ class Kernel:
                     array = entry.run.call(*memories)
             except Exception as error:
                 return self._failed(error, signature, memories, args, kwargs)
-            tensor = _create(*entry.tensor)
+            tensor = _create(*form)
             tensor.untyped_storage().array = array
             return tensor
 

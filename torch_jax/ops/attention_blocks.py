@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torch_jax.ops import sums
 from torch_jax.ops.attention_forms import Group
 from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import HALVES, opmath
@@ -111,9 +110,9 @@ def _exponentials(call: Attention, block: _Block) -> tuple[jax.Array, jax.Array,
     """
     scores = product("nhgqd,nhkd->nhgqk", block.rows(call.query), block.keys(call.key))
     scores = _masked(scores, call, block, lambda x: x)
-    largest = sums.row_max(scores)
+    largest = scores.max(-1, keepdims=True, initial=-jnp.inf)
     weights = jnp.exp(scores - largest)
-    total = sums.row_sum(weights)
+    total = weights.sum(-1, keepdims=True)
     return weights, total, largest + jnp.log(total)
 
 
@@ -130,7 +129,7 @@ def backward(
     # which is rounded.
     inner = None
     if out.dtype not in HALVES:
-        inner = sums.row_sum(grad * out)
+        inner = (grad * out).sum(-1, keepdims=True)
 
     def of_block(call: Attention, block: _Block) -> tuple[tuple, tuple]:
         rows, grads = _flat(block.rows(call.query)), _flat(block.rows(grad))

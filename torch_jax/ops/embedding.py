@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.promotion import opmath
+from torch_jax.ops.reduction import vector_norm
 from torch_jax.ops.registry import op
 
 _SUM, _MEAN, _MAX = range(3)
@@ -72,7 +73,7 @@ def embedding_renorm(self, indices, max_norm, norm_type):
     """Scale the rows that ``indices`` names down to a norm of at most ``max_norm``."""
     indices = indices.reshape(-1)
     rows = _rows(self, indices).astype(opmath(self.dtype))
-    norm = jnp.linalg.norm(rows, norm_type, axis=1, keepdims=True)
+    norm = vector_norm(rows, norm_type, 1, keepdim=True)
     rows = jnp.where(norm > max_norm, rows * (max_norm / (norm + 1e-7)), rows)
     return self.at[indices].set(rows.astype(self.dtype), mode="drop")
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_jax.ops import sums
+from torch_jax import target
 from torch_jax.ops.derivatives import differentiated_as, magnitude, power_of_size, root
 from torch_jax.ops.pointwise import quotient
 from torch_jax.ops.promotion import category, convert, floating, opmath, refuse
@@ -59,11 +59,7 @@ def sum_dim(self, dim=None, keepdim=False, *, dtype=None):
     if dtype == jnp.bool_:
         return jnp.any(self, axes(self, dim), keepdims=keepdim)
     x = _accumulable(self, dtype)
-    over = axes(x, dim)
-    if over and over == tuple(range(len(over))) and len(over) < x.ndim:
-        total = sums.column_sum(x, len(over))
-        return total.reshape((1,) * len(over) + total.shape) if keepdim else total
-    return jnp.sum(x, over, keepdims=keepdim)
+    return jnp.sum(x, axes(x, dim), keepdims=keepdim)
 
 
 @op("nansum", meta=lambda dim=None: dim != ())
@@ -123,6 +119,24 @@ def _require_some(x: jax.Array, dim: Dims) -> None:
         raise IndexError(f"a reduction of dimensions {dim} of {x.shape}")
 
 
+def _with_nans(reduce: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Return ``jnp.max`` or ``jnp.min`` as a function in which NaN wins.
+
+    YNNPACK, by which XLA reduces on the CPU, leaves NaN out (jaxlib 0.10.2).
+    """
+
+    def extreme(x: jax.Array, over: Any = None, keepdims: bool = False, **initial: Any) -> Any:
+        found = reduce(x, over, keepdims=keepdims, **initial)
+        if category(x.dtype) != 2 or not target.on_cpu():
+            return found
+        return jnp.where(jnp.isnan(x).any(over, keepdims=keepdims), jnp.nan, found)
+
+    return extreme
+
+
+largest, smallest = _with_nans(jnp.max), _with_nans(jnp.min)
+
+
 def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax.Array]) -> None:
     """Enter ``amax``, ``max``, ``max.dim`` and ``argmax``, or those of ``min``; NaN wins."""
 
@@ -162,8 +176,8 @@ def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax
     with_index.__doc__ = arg_over.__doc__ = "The index is that of the first of equals."
 
 
-_extreme("max", jnp.max, jnp.argmax)
-_extreme("min", jnp.min, jnp.argmin)
+_extreme("max", largest, jnp.argmax)
+_extreme("min", smallest, jnp.argmin)
 
 
 @op("aminmax", "_aminmax", "_aminmax.dim")
@@ -171,7 +185,7 @@ def aminmax(self, dim=None, keepdim=False):
     """Return smallest and largest, over one dimension or all."""
     over = axes(self, dim)
     _require_some(self, dim)
-    return jnp.min(self, over, keepdims=keepdim), jnp.max(self, over, keepdims=keepdim)
+    return smallest(self, over, keepdims=keepdim), largest(self, over, keepdims=keepdim)
 
 
 def _logic(name: str, reduce: Callable[..., jax.Array]) -> None:
@@ -223,9 +237,9 @@ def vector_norm(x: jax.Array, ord: float, dim: Dims = None, keepdim: bool = Fals
     size = magnitude(x) if category(x.dtype) == 2 else jnp.abs(x)
     if ord == math.inf:
         # of nothing 0, which only shapes with nothing else to reduce arrive at
-        return jnp.max(size, over, keepdims=keepdim, initial=0)
+        return largest(size, over, keepdims=keepdim, initial=0)
     if ord == -math.inf:
-        return jnp.min(size, over, keepdims=keepdim, initial=math.inf)
+        return smallest(size, over, keepdims=keepdim, initial=math.inf)
     if ord == 0:
         return jnp.sum((size != 0).astype(size.dtype), over, keepdims=keepdim)
     if ord == 1:

@@ -15,6 +15,7 @@ from torch_jax.ops import buckets
 from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import category, promote, refuse
+from torch_jax.ops.reduction import largest, smallest
 from torch_jax.ops.registry import Leading, op
 
 
@@ -237,7 +238,7 @@ def histc(self, bins=100, min=0, max=0):
     refuse("histogram", self.dtype, "complex")
     x = self.reshape(-1)
     if min == max and x.size:
-        min, max = x.min(), x.max()
+        min, max = smallest(x), largest(x)
     low, high = _widen(x, min, max, 1)
     position = _linear_bin(x, low, high, bins)
     return _tally(position, bins, jnp.ones_like(x))
@@ -245,7 +246,7 @@ def histc(self, bins=100, min=0, max=0):
 
 def _even_edges(x, bins: int, range):
     """Return the edges of equal bins over a range, or over that of the vector ``x``."""
-    least, most = range or ((x.min(), x.max()) if x.size else (0, 1))
+    least, most = range or ((smallest(x), largest(x)) if x.size else (0, 1))
     low, high = _widen(x, least, most, 0.5)
     return jnp.linspace(low, high, bins + 1, dtype=x.dtype)
 
