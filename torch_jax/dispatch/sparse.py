@@ -169,10 +169,6 @@ def _coalesce(self) -> Any:
     return _make(self, indices[: len(rows)], added, coalesced=True)
 
 
-for _name in ("_to_sparse", "_to_sparse.sparse_dim"):
-    _op: Any = variants.overload(_name)
-    kernel(_name)(functools.partial(_op.redispatch, pytorch.CPU_KEYS))
-
 for _name in ("_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"):
     if (_op := variants.overload(_name)) is not None:
         kernel(_name)(functools.partial(_refuse, _COMPRESSED, _op))
