@@ -38,11 +38,6 @@ _fused_attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideab
 # functorch makes groups of examples, which XLA computes a hundred times more slowly on a CPU.
 _BETTER = {torch.ops.aten.convolution_backward.default}
 
-# PyTorch chooses by whether gradients are wanted, which does not show under vmap.
-_WITH_GRADIENTS = {
-    torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default
-}
-
 # JAX has no gradients of these; PyTorch has, for its loop.
 _WITHOUT_GRADIENTS = {torch.ops.aten.ormqr.default, torch.ops.aten.index_reduce.default}
 
@@ -113,7 +108,6 @@ def _rule(op: Any) -> Rule | None:
 
 
 def _over_batches(op: Any, *args: Any, **kwargs: Any) -> Any:
-    op = _WITH_GRADIENTS.get(op, op)
     level = functorch.current_level()
     leaves, form = trees.flatten((args, kwargs))
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
