@@ -176,7 +176,10 @@ def _composed(op: Any) -> Rule:
     def rule(*args: Any, **kwargs: Any) -> Any:
         try:
             return ladder.kernel_of(op)(*args, **kwargs)
-        except RuntimeError as error:
-            raise _LoopInstead from error
+        except RuntimeError as error:  # PyTorch's composites of an ``out=`` overload among them
+            decomposition = pytorch.decompositions().get(op)
+            if decomposition is None:
+                raise _LoopInstead from error
+            return decomposition(*args, **kwargs)
 
     return rule

@@ -175,7 +175,7 @@ def trace(
     return Traced(program, found[0])
 
 
-def form_of(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
+def form_of(tensor: Any) -> jax.ShapeDtypeStruct:
     """Return the shape and the dtype of a tensor, for JAX."""
     return jax.ShapeDtypeStruct(tuple(map(int, tensor.shape)), dtypes.to_jax(tensor.dtype))
 

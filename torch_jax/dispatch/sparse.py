@@ -131,7 +131,7 @@ def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _make(like: Any, indices: Any, values: Any, coalesced: bool = False) -> Any:
     """Return a sparse tensor with other indices or values than ``like``."""
-    options = {"is_coalesced": coalesced or not indices.shape[1], "check_invariants": False}
+    options: Any = {"is_coalesced": coalesced or not indices.shape[1], "check_invariants": False}
     return torch.sparse_coo_tensor(indices, values, like.shape, **options)
 
 
