@@ -143,9 +143,14 @@ def _places(indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def _added(dense: torch.Tensor, sparse: Any, values: torch.Tensor) -> torch.Tensor:
     """Return a dense tensor with values added at the places of a sparse one."""
     if sparse._nnz():  # there may be no place at all
-        whole = dense if sparse.sparse_dim() else dense[None]
-        whole.index_put_(_places(sparse._indices()), values, accumulate=True)
+        places = _places(sparse._indices())
+        _over_places(dense, sparse).index_put_(places, values, accumulate=True)
     return dense
+
+
+def _over_places(dense: torch.Tensor, sparse: Any) -> torch.Tensor:
+    """Return a view of a dense tensor whose leading dims are those of a sparse one's places."""
+    return dense if sparse.sparse_dim() else dense[None]
 
 
 def _is_sparse(value: Any) -> bool:
@@ -176,8 +181,13 @@ for _name in ("_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_
 
 @_kernel("sparse_mask")
 def _sparse_mask(self, mask) -> Any:
-    """Return the values of a tensor at the places of a sparse one."""
-    return _by_pytorch(torch.ops.aten.sparse_mask.default, self.to_dense(), mask)
+    """Return the values of a tensor at the places of a sparse one: PyTorch multiplies for them."""
+    dense, indices = self.to_dense(), mask._indices()
+    if mask._nnz():
+        values = _over_places(dense, mask)[_places(indices)]
+    else:
+        values = dense.new_empty(mask._values().shape)
+    return _make(mask, indices, values, mask.is_coalesced())
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
