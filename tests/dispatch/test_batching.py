@@ -137,6 +137,13 @@ def test_autograd_around_a_batch():
     check(on_device(f), make(3, 4).requires_grad_(), strides=False)
 
 
+def test_gradients_that_jax_does_not_have_are_pytorchs():
+    def f(a):
+        return torch.ormqr(a, a[0], a) * torch.special.hermite_polynomial_h(a, 2.0)
+
+    check(func.grad(total(func.vmap(f))), make(3, 4, 4), strides=False, scale=5)
+
+
 @pytest.mark.slow
 def test_gradients_of_bags():
     f = FUNCTIONS["of bags"]

@@ -50,6 +50,8 @@ CASES = {
     "dense_add_in_place": lambda d: dense(d).add_(coo(d), alpha=2),
     "mul": lambda d: coo(d) * 2,
     "mul_dense": lambda d: dense(d) * coo(d),
+    "mul_broadcast": lambda d: coo(d) * dense(d, 2, 2, 3),
+    "mul_exact": lambda d: coo(d).double() * 1.1,
     "mul_in_place": lambda d: coo(d).mul_(3),
     "div": lambda d: coo(d) / 2,
     "sqrt": lambda d: coo(d).sqrt(),

@@ -15,7 +15,6 @@ FACTS = {
     "compiler.cache_files": "_DIGEST",
     "compiler.donation": "_ALONE",
     "device.trace.programs": "",
-    "dispatch.batched_operator": "_NONE",
     "eager.checks": "_MAGNITUDES",
     "environment.cuda_answers": "CUDNN_VERSION NCCL_VERSION",
     "environment.redirects": "_BEFORE_CUDA",

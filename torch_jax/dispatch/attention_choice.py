@@ -17,6 +17,7 @@ Semantics: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.sc
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -25,6 +26,10 @@ from torch_jax._private import functorch, pytorch
 from torch_jax.recorded.one_by_one import compile_nothing
 
 _math = torch.ops.aten._scaled_dot_product_attention_math
+_by_pytorch = functools.partial(
+    torch.ops.aten.scaled_dot_product_attention.default._op_dk,
+    torch._C.DispatchKey.CompositeImplicitAutograd,
+)
 _gradient = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
 
 
@@ -102,30 +107,19 @@ def _flash_takes(query, key, value, attn_mask, dropout_p) -> bool:
 
 
 def _check(query, key, value, attn_mask, enable_gqa) -> None:
-    """Check as PyTorch's ``validate_sdpa_input``, in its words (``attention.cpp``)."""
-    for what, of in (("dtype", "dtype"), ("device type", "device")):
-        found = [getattr(t, of) for t in (query, key, value)]
-        if found.count(found[0]) < 3:
-            raise RuntimeError(
-                f"Expected query, key, and value to have the same {what}, but got query.{of}: "
-                f"{found[0]} key.{of}: {found[1]} and value.{of}: {found[2]} instead."
+    """Check as PyTorch does, which raises its own errors."""
+    tensors = (query, key, value)
+    agree = all(t.dtype == query.dtype and t.device == query.device for t in tensors)
+    known_mask = attn_mask is None or attn_mask.dtype in (torch.bool, torch.float32, query.dtype)
+    if not (agree and known_mask and min(t.dim() for t in tensors) >= 2):
+        _by_pytorch(query, key, value, attn_mask)
+    if enable_gqa and min(t.dim() for t in tensors) > 2 and value.numel():
+        if 0 in (key.shape[-3], value.shape[-3]):
+            raise RuntimeError(  # PyTorch's math divides by the heads, which ends the process
+                "scaled_dot_product_attention with enable_gqa needs heads of keys and values, but "
+                f"key is {list(key.shape)} and value {list(value.shape)}: give each at least one "
+                "head."
             )
-    dims = [t.dim() for t in (query, key, value)]
-    if min(dims) < 2:
-        raise RuntimeError(
-            "Expected query, key, and value to all be at least 2 dimensional, but got "
-            f"query.dim: {dims[0]} key.dim: {dims[1]} and value.dim: {dims[2]} instead."
-        )
-    if enable_gqa and min(dims) > 2 and 0 in (key.shape[-3], value.shape[-3]) and value.numel():
-        raise RuntimeError(  # PyTorch's math divides by the heads, which ends the process
-            "scaled_dot_product_attention with enable_gqa needs heads of keys and values, but key "
-            f"is {list(key.shape)} and value {list(value.shape)}: give each at least one head."
-        )
-    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
-        raise RuntimeError(
-            "Expected attn_mask dtype to be bool or float or to match query dtype, but got "
-            f"attn_mask.dtype: {attn_mask.dtype} and query.dtype: {query.dtype} instead."
-        )
 
 
 def _fusable(query, key, value, attn_mask, enable_gqa) -> bool:

@@ -61,12 +61,6 @@ POLICIES = {
     "composed": "_native_multi_head_attention _transformer_encoder_layer_fwd",
 }
 
-# The overloads that take the dtype which the named ones lack.
-_WITH_DTYPE = {
-    "norm.Scalar": "norm.ScalarOpt_dtype",
-    "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
-}
-
 Kernel = Callable[..., Any]
 
 
@@ -105,19 +99,6 @@ def float32_output(op: Any) -> Kernel:
             if asked is None and is_eligible(args[0]):
                 return op(*args[:position], **(kwargs | {"dtype": torch.float32}))
             return op(*args, **kwargs)
-
-    return call
-
-
-def float32_overload(op: Any) -> Kernel:
-    """Run the overload that takes a dtype, with float32 for it."""
-    with_dtype = variants.overload(_WITH_DTYPE[variants.table_name(op)])
-    defaults = [argument.default_value for argument in op._schema.arguments]
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        dtype = torch.float32 if is_eligible(args[0]) else args[0].dtype
-        with pytorch.no_autocast():
-            return with_dtype(*args, *defaults[len(args) :], **kwargs, dtype=dtype)
 
     return call
 
@@ -180,7 +161,7 @@ _MAKERS: dict[str, Callable[[Any], Kernel]] = {
     "lower_precision": casting(_region_dtype),
     "float32": casting(lambda _values: torch.float32),
     "float32_output": float32_output,
-    "float32_overload": float32_overload,
+    "float32_overload": casting(lambda _values: torch.float32),  # as their overloads with a dtype
     "widest": casting(_widest),
     "banned": banned,
     "composed": lambda op: KERNELS[variants.table_name(op)],  # operators have their own policies

@@ -1,215 +1,117 @@
-"""Operators over batches: an operator of the table under ``jax.vmap``.
+"""Operators over batches: an operator of the table as a JAX function, under ``jax.vmap``.
 
-For an overload such as ``aten::isin.Tensor_Tensor`` an operator of our own is defined, whose first
-argument gives the batch dims of each tensor. Its lowering is that of the overload under
-``jax.vmap``; shapes, dtypes and errors are those of PyTorch's meta function for one example.
+One example is traced: shapes, dtypes and errors are those of the operator itself. The function over
+all examples is a program like a JAX function that PyTorch calls, with derivatives from JAX and
+further batches (:mod:`torch_jax.dispatch.call_jax`).
 """
 
 from __future__ import annotations
 
-import functools
-import math
-import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
-from torch_jax.dispatch import ladder
-from torch_jax.eager import refused_dtypes, variants
+from torch_jax import config
+from torch_jax._private import pytorch
+from torch_jax.budgets import ENTRIES_REMEMBERED
+from torch_jax.core import precision, trees
+from torch_jax.core.active import ACTIVE, unrecorded
+from torch_jax.dispatch import call_jax, jax_programs, ladder
+from torch_jax.dispatch.call_jax import Recent
 from torch_jax.eager.entry import by_parameter
-from torch_jax.eager.signature import TENSOR, TENSORS, kind_of
-from torch_jax.memory import geometry
-from torch_jax.ops.registry import InOrder, Leading, Lowering
+from torch_jax.memory import storage, transfer
 
-Dims = tuple[tuple[int | None, ...], ...]  # for each batch, the outermost first: of each tensor
-_NONE = -1  # where a tensor has no such batch, in the operator's argument
-
-_library = torch.library.Library("torch_jax", "FRAGMENT")
-_defined: dict[Any, Callable[..., Any]] = {}
-_defining = threading.Lock()
+_NO_WORDS = np.zeros(4, np.uint32)
+_examples = Recent(ENTRIES_REMEMBERED)
 
 
-def batched(op: Any) -> Callable[..., Any]:
-    """Return the overload over batches, as a function of :data:`Dims` and its arguments.
+class Given(NamedTuple):
+    """A tensor among the arguments of one example."""
 
-    All batches come first in the results, the outermost before the others.
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+TENSOR = object()
+
+
+class Example(NamedTuple):
+    """An operator traced for one example.
+
+    Attributes:
+      program: gives the results that are tensors.
+      results: the leaves of all results, with :data:`TENSOR` in place of tensors.
+      form: the structure of the results.
     """
-    found = _defined.get(op)
-    if found is None:
-        with _defining:
-            found = _defined.get(op) or _defined.setdefault(op, _define(op))
-    return found
+
+    program: jax_programs.Program
+    results: list[Any]
+    form: Any
 
 
-def _define(op: Any) -> Callable[..., Any]:
-    name = "batched_" + op.name().replace("aten::", "").replace("::", "_").replace(".", "_")
-    _, _, arguments = str(op._schema).partition("(")
-    separator = "" if arguments.startswith(")") else ", "
-    _library.define(f"{name}(int[] batch_dims{separator}{arguments}")
-    own = getattr(torch.ops.torch_jax, name).default
-    of = positions_of(op)
-    lowering = ladder.KERNELS_BY_OP[op].lowering
-    shaped_by = variants.overload(lowering.meta) if isinstance(lowering.meta, str) else op
-    _library.impl(name, functools.partial(_meta, shaped_by, of), "Meta")
-    kernel = ladder.make_kernel(own, _lowering(op, lowering, of))
-    _library.impl(name, ladder.enter(own, kernel.call), "PrivateUse1")
+def example_of(op: Any, form: Any, leaves: list[Any]) -> Example:
+    """Return an overload of the table, which writes nothing, for one example.
 
-    def call(dims: Dims, *args: Any, **kwargs: Any) -> Any:
-        flat = [_NONE if dim is None else dim for level in dims for dim in level]
-        return own(flat, *args, **kwargs)
-
-    return call
+    Args:
+      op: the overload.
+      form: the structure of ``(args, kwargs)``.
+      leaves: their leaves; a tensor shows shape and dtype alone, without a batch.
+    """
+    given = [
+        Given(tuple(map(int, x.shape)), x.dtype) if isinstance(x, torch.Tensor) else x
+        for x in leaves
+    ]
+    state = config.version(), precision.with_dtype()
+    key = op, form, tuple(given), tuple(map(type, given)), state
+    return _examples.get_or_make(key, lambda: _traced(op, form, given))
 
 
-class Positions:
-    """The arguments of an overload that are tensors, or lists of tensors."""
-
-    def __init__(self, op: Any):
-        kinds = {a.name: kind_of(a, frozenset()) for a in op._schema.arguments}
-        self.names = [a.name for a in op._schema.arguments if not a.kwarg_only]
-        self._of_tensors = {n for n, kind in kinds.items() if kind in (TENSOR, TENSORS)}
-
-    def split(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], Callable[..., Any]]:
-        """Return the tensors among the arguments, and a function that replaces them by others."""
-        given = dict(zip(self.names, args, strict=False)) | kwargs
-        taken = {n: v for n, v in given.items() if n in self._of_tensors and v is not None}
-        tensors = [t for value in taken.values() for t in _elements(value)]
-
-        def fill(others: Any) -> tuple[tuple, dict[str, Any]]:
-            rest = iter(others)
-            filled = given | {n: _filled(value, rest) for n, value in taken.items()}
-            positional = tuple(filled.pop(name) for name in self.names[: len(args)])
-            return positional, filled
-
-        return tensors, fill
+def run(program: jax_programs.Program, tensors: list[torch.Tensor], dims: Any) -> tuple:
+    """Return the program's results for each example; the batch is first in these."""
+    size = next(int(t.shape[d]) for t, d in zip(tensors, dims, strict=True) if d is not None)
+    return call_jax.run(program.batched(tuple(dims), size), tensors)
 
 
-positions_of = functools.cache(Positions)
+def _traced(op: Any, form: Any, leaves: list[Any]) -> Example:
+    kernel: Any = ladder.kernel_in_table(op)
+    names = [argument.name for argument in op._schema.arguments]
+    forms = [leaf for leaf in leaves if isinstance(leaf, Given)]
+    found: list[Any] = []
 
+    def filled(values: Any) -> tuple[tuple, dict[str, Any]]:
+        values = iter(values)
+        return trees.unflatten(
+            form, [next(values) if isinstance(leaf, Given) else leaf for leaf in leaves]
+        )
 
-def _elements(value: Any) -> list[Any]:
-    return [v for v in value if v is not None] if isinstance(value, list | tuple) else [value]
+    def of_one(*arrays: jax.Array) -> list[jax.Array]:
+        with _by_itself():
+            args, kwargs = filled(map(storage.wrap, arrays, (one.dtype for one in forms)))
+            results, structure = trees.flatten(kernel.call(*args, **kwargs))
+            found[:] = [TENSOR if isinstance(x, torch.Tensor) else x for x in results], structure
+            return [transfer.as_array(x) for x in results if isinstance(x, torch.Tensor)]
 
-
-def _filled(value: Any, rest: Iterator[Any]) -> Any:
-    if isinstance(value, list | tuple):
-        return [None if v is None else next(rest) for v in value]
-    return next(rest)
-
-
-def _levels(batch_dims: Any, count: int) -> Dims:
-    """Return the argument of the operator as :data:`Dims`."""
-    dims = [None if dim == _NONE else dim for dim in batch_dims]
-    return tuple(tuple(dims[i : i + count]) for i in range(0, len(dims), count))
-
-
-# --- shapes and dtypes ----------------------------------------------------------------------------
-
-
-def _meta(op: Any, positions: Positions, batch_dims: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return outputs of PyTorch's meta function for one example, behind the batch dims."""
-    tensors, fill = positions.split(args, kwargs)
-    sizes = []
-    for level in _levels(batch_dims, len(tensors)):
-        sizes.append(next(t.shape[d] for t, d in zip(tensors, level, strict=True) if d is not None))
-        tensors = [t if d is None else _example(t, d) for t, d in zip(tensors, level, strict=True)]
-    args, kwargs = fill(tensors)
-    refused_dtypes.refuse(op, args, kwargs)
-    result = op(*args, **kwargs)
-    return pytree.tree_map_only(torch.Tensor, lambda t: t.new_empty((*sizes, *t.shape)), result)
-
-
-def _example(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    shape = [n for i, n in enumerate(tensor.shape) if i != dim % tensor.dim()]
-    return tensor.new_empty(shape)
-
-
-# --- values ---------------------------------------------------------------------------------------
-
-
-def _lowering(op: Any, lowering: Lowering, positions: Positions) -> Lowering:
-    """Return the lowering of an overload under ``jax.vmap``."""
-
-    def over_batches(batch_dims: Any, *args: Any, **kwargs: Any) -> Any:
-        one_example = _one_example(lowering, positions.names)
-        return _vmapped(one_example, positions, batch_dims, args, kwargs)
-
-    return lowering._replace(
-        name=f"torch_jax::{op}",
-        function=over_batches,
-        check=_check(lowering, positions) if lowering.check else None,
-        meta=lowering.meta if isinstance(lowering.meta, bool) else True,
-        concrete=False,
-        contiguous=(),
-        strided=(),
-        channels_last=(),
-        uniform=False,
-    )
-
-
-def _one_example(lowering: Lowering, names: list[str]) -> Callable[..., Any]:
-    """Return the function of a lowering, called as for contiguous arguments."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def check(tensors: list[jax.Array]) -> Any:
+        args, kwargs = filled(tensors)
         given = dict(zip(names, args, strict=False)) | kwargs
-        for name in lowering.contiguous:
-            kwargs[f"{name}_is_contiguous"] = True
-        for name in lowering.strided:
-            kwargs[f"{name}_strides"] = geometry.row_major(given[name].shape)
-        result = lowering.function(*args, **kwargs)
-        return jax.tree.map(_plain, result, is_leaf=lambda one: isinstance(one, InOrder | Leading))
+        return kernel.lowering.check(**by_parameter(kernel.lowering.check, given))
 
-    return call
+    program = jax_programs.trace(of_one, list(map(call_jax.form_of, forms)), True, str(op))
+    program.check = check if kernel.lowering.check else None
+    return Example(program, *found)
 
 
-def _plain(value: Any) -> Any:
-    """Return a result as an array, without the strides of PyTorch's."""
-    if isinstance(value, InOrder):
-        return jnp.asarray(value.value)
-    if isinstance(value, Leading):
-        return value.value[: math.prod(value.size)].reshape(value.size)
-    return value
-
-
-def _vmapped(
-    function: Callable[..., Any], positions: Positions, batch_dims: Any, args: tuple, kwargs: dict
-) -> Any:
-    arrays, fill = positions.split(args, kwargs)
-    numbers: list[Any] = []  # results that are no arrays, and the same for all examples
-    form: Any = None
-
-    def of_arrays(*some: jax.Array) -> list[Any]:
-        nonlocal form
-        args, kwargs = fill(some)
-        leaves, form = jax.tree.flatten(function(*args, **kwargs))
-        numbers[:] = [None if hasattr(leaf, "dtype") else leaf for leaf in leaves]
-        return [leaf if hasattr(leaf, "dtype") else None for leaf in leaves]
-
-    for level in reversed(_levels(batch_dims, len(arrays))):
-        of_arrays = jax.vmap(of_arrays, in_axes=level)
-    found = of_arrays(*arrays)
-    leaves = [n if array is None else array for array, n in zip(found, numbers, strict=True)]
-    return jax.tree.unflatten(form, leaves)
-
-
-def _check(lowering: Lowering, positions: Positions) -> Callable[..., Any]:
-    """Return the check of a lowering, passed where all examples pass."""
-    check = lowering.check
-    assert check is not None
-
-    def of_all(batch_dims: Any, **given: Any) -> Any:
-        rest: list[Any] = []
-
-        def of_one(**given: Any) -> Any:
-            found = check(**by_parameter(check, given))
-            rest[:] = found[1:] if found else ()
-            return jnp.asarray(found[0]) if found else None
-
-        ok = _vmapped(of_one, positions, batch_dims, (), given)
-        return None if ok is None else (ok.all(), *rest)
-
-    return of_all
+@contextlib.contextmanager
+def _by_itself() -> Iterator[None]:
+    """Run an operator for the trace of one example, unseen by others; its draws are not used."""
+    before, ACTIVE.tracer = ACTIVE.tracer, SimpleNamespace(checks=[], draw=lambda _: _NO_WORDS)
+    try:
+        with unrecorded(), pytorch.no_dispatch_modes(), pytorch.below_autograd():
+            yield
+    finally:
+        ACTIVE.tracer = before

@@ -20,13 +20,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torch_jax._private import functorch, pytorch
-from torch_jax.core import errors
+from torch_jax.core import errors, trees
 from torch_jax.dispatch import attention_choice, ladder, registration
-from torch_jax.dispatch.batched_operator import positions_of
-from torch_jax.dispatch.over_batches import over_batches
+from torch_jax.dispatch.batched_operator import TENSOR, example_of, run
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
 from torch_jax.memory.storage import tensors_in
@@ -40,10 +38,8 @@ _fused_attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideab
 # functorch makes groups of examples, which XLA computes a hundred times more slowly on a CPU.
 _BETTER = {torch.ops.aten.convolution_backward.default}
 
-# PyTorch chooses by whether gradients are wanted, which does not show under vmap.
-_WITH_GRADIENTS = {
-    torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default
-}
+# JAX has no gradients of these; PyTorch has, for its loop.
+_WITHOUT_GRADIENTS = {torch.ops.aten.ormqr.default, torch.ops.aten.index_reduce.default}
 
 _libraries: list[Any] = []  # a registration lives as long as these
 _registering = threading.Lock()
@@ -112,17 +108,24 @@ def _rule(op: Any) -> Rule | None:
 
 
 def _over_batches(op: Any, *args: Any, **kwargs: Any) -> Any:
-    op = _WITH_GRADIENTS.get(op, op)
     level = functorch.current_level()
-    tensors, fill = positions_of(op).split(args, kwargs)
-    values, dims = functorch.unwrapped(tensors, level.level())
-    args, kwargs = fill(values)
+    leaves, form = trees.flatten((args, kwargs))
+    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    tensors, dims = functorch.unwrapped([leaves[i] for i in at], level.level())
     with functorch.below(level):
         if all(dim is None for dim in dims):
+            for i, tensor in zip(at, tensors, strict=True):
+                leaves[i] = tensor
+            args, kwargs = trees.unflatten(form, leaves)
             return op(*args, **kwargs)
-        result = over_batches(op, (tuple(dims),), args, kwargs)
-    wrap = functools.partial(functorch.wrapped, level=level.level())
-    return pytree.tree_map_only(torch.Tensor, wrap, result)
+        tracks = pytorch.in_functional_transform() or any(t.requires_grad for t in tensors)
+        if tracks and op in _WITHOUT_GRADIENTS:
+            raise _LoopInstead
+        example = example_of(op, form, leaves)
+        found = run(example.program, tensors, dims)
+    wrapped = iter([functorch.wrapped(tensor, level.level()) for tensor in found])
+    results = [next(wrapped) if leaf is TENSOR else leaf for leaf in example.results]
+    return trees.unflatten(example.form, results)
 
 
 def _in_place(op: Any) -> Rule:
@@ -173,7 +176,10 @@ def _composed(op: Any) -> Rule:
     def rule(*args: Any, **kwargs: Any) -> Any:
         try:
             return ladder.kernel_of(op)(*args, **kwargs)
-        except RuntimeError as error:
-            raise _LoopInstead from error
+        except RuntimeError as error:  # PyTorch's composites of an ``out=`` overload among them
+            decomposition = pytorch.decompositions().get(op)
+            if decomposition is None:
+                raise _LoopInstead from error
+            return decomposition(*args, **kwargs)
 
     return rule

@@ -171,11 +171,11 @@ def trace(
 
     vars(of_arrays)["__wrapped__"] = function  # for JAX's errors, which name it
     program = jax_programs.trace(of_arrays, list(map(form_of, tensors)), wide, name)
-    program.is_checked = True
+    program.check = _check_of(program)
     return Traced(program, found[0])
 
 
-def form_of(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
+def form_of(tensor: Any) -> jax.ShapeDtypeStruct:
     """Return the shape and the dtype of a tensor, for JAX."""
     return jax.ShapeDtypeStruct(tuple(map(int, tensor.shape)), dtypes.to_jax(tensor.dtype))
 
@@ -285,7 +285,7 @@ def call(tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
 def _kernel(program: Program) -> Kernel:
     op = torch.ops.torch_jax.call_jax.default
     static = frozenset({"program"})
-    check = _check_of(program) if program.is_checked else None
+    check = program.check
     lowering = Lowering(_NAME, lambda arrays, _: program(arrays), static, meta=False, check=check)
     kernel = Kernel(op, lowering, signature(op, static))
     ladder.override_kernels.add(kernel)

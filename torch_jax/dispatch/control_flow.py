@@ -128,10 +128,7 @@ class _Branch:
         self.results: list[torch.dtype | None] = []
 
     def __call__(self, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        operands = [
-            array if dtype is None else storage.wrap(array, dtype)
-            for array, dtype in zip(arrays, self.dtypes, strict=True)
-        ]
+        operands = _wrapped(arrays, self.dtypes)
         with ACTIVE.tracer.watching_inside() if ACTIVE.tracer is not None else nullcontext():
             result = self.function(*operands)
         flat, self.form = pytree.tree_flatten(result)
@@ -140,11 +137,13 @@ class _Branch:
 
     def wrapped(self, arrays: Iterable[Any]) -> Any:
         """Return arrays like the branch's results, in the form of the branch."""
-        tensors = [
-            array if dtype is None else storage.wrap(array, dtype)
-            for array, dtype in zip(arrays, self.results, strict=True)
-        ]
-        return pytree.tree_unflatten(tensors, self.form)
+        return pytree.tree_unflatten(_wrapped(arrays, self.results), self.form)
+
+
+def _wrapped(arrays: Iterable[Any], kinds: Iterable[torch.dtype | None]) -> list[Any]:
+    """Return arrays as tensors of these dtypes; numbers, whose dtype is None, unchanged."""
+    pairs = zip(arrays, kinds, strict=True)
+    return [array if dtype is None else storage.wrap(array, dtype) for array, dtype in pairs]
 
 
 def _any_traced(operands: Iterable[Any]) -> bool:

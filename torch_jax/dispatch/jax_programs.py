@@ -90,7 +90,7 @@ class Program:
       results: the forms of the results.
       differentiable: which results have gradients.
       kernel: the function that runs it as an operator, made at its first call.
-      is_checked: whether its 64-bit integers are to be checked where it sees them with 32 bits.
+      check: of ``tensors``, the arguments as PyTorch has them, as of a ``Lowering``; or None.
     """
 
     def __init__(self, closed: Any, forms: tuple[Any, ...], wide: bool, name: str):
@@ -99,7 +99,7 @@ class Program:
         inexact = [jnp.issubdtype(r.dtype, jnp.inexact) for r in self.results]
         self.differentiable = [i for i, has_gradient in enumerate(inexact) if has_gradient]
         self.kernel: Any = None
-        self.is_checked = False
+        self.check: Callable[[list[Any]], Any] | None = None
         self.number = next(_numbers)
         self._run = core.jaxpr_as_fun(closed)
         self._derived: dict[Any, Any] = {}
@@ -160,8 +160,14 @@ class Program:
             form if dim is None else _longer(form, dim, size)
             for form, dim in zip(self.forms, dims, strict=True)
         )
-        run = jax.vmap(self._run, in_axes=dims, axis_size=size)
-        return self._derive(("batched", dims, size), run, forms)
+
+        def make() -> Program:
+            run = jax.vmap(self._run, in_axes=dims, axis_size=size)
+            program = trace(run, forms, self.wide, f"batched {self.name}")
+            program.check = self.check and _of_all(self.check, dims, size)
+            return program
+
+        return self._once(("batched", dims, size), make)
 
     def _of(self, wanted: tuple[int, ...], arrays: Sequence[Any]) -> Callable[..., list[Any]]:
         """Return the differentiable results as a function of some arguments."""
@@ -294,6 +300,22 @@ def gradients(back: Callable[..., Any], cotangents: list[Any]) -> list[Any]:
 def _can_be_tensor(dtype: Any) -> bool:
     extended = jnp.issubdtype(dtype, jax.dtypes.extended)
     return not extended and dtype != jax.dtypes.float0
+
+
+def _of_all(check: Callable[..., Any], dims: tuple, size: int) -> Callable[..., Any]:
+    """Return a check of one example as a check of a batch, passed where all examples pass."""
+
+    def of_all(tensors: list[Any]) -> Any:
+        error: list[Any] = []
+
+        def of_one(*arrays: Any) -> Any:
+            ok, *error[:] = check(list(arrays)) or (None,)
+            return ok
+
+        ok = jax.vmap(of_one, in_axes=dims, axis_size=size)(*tensors)
+        return None if ok is None else (ok.all(), *error)
+
+    return of_all
 
 
 def _longer(form: Any, dim: int, size: int) -> jax.ShapeDtypeStruct:

@@ -1,9 +1,10 @@
 """Sparse COO tensors: PyTorch's own container, whose indices and values are tensors of the device.
 
 PyTorch's kernels for meta tensors make and read the container, as its meta kernel of ``as_strided``
-makes views. Arithmetic is composed here of gathers and scatters of the dense operators. Other
-operators that PyTorch has for sparse tensors run on the CPU, with a warning. The rest, and every
-other layout, raise at once, with a remedy.
+makes views. Arithmetic is that of its kernels for the CPU where these compose it of operators of
+indices and values; sums and products of matrices are composed here. Other operators that PyTorch
+has for sparse tensors run on the CPU, with a warning. The rest, and every other layout, raise at
+once, with a remedy.
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ _REMEDIES = {
 _CONTAINER = """
     empty.memory_format empty_like _sparse_coo_tensor_with_dims
     _sparse_coo_tensor_with_dims_and_tensors _coalesced_ copy_sparse_to_sparse_ _dimV _indices _nnz
-    _values dense_dim indices is_coalesced sparse_dim sparse_resize_ sparse_resize_and_clear_ values
+    _values dense_dim indices is_coalesced sparse_dim sparse_resize_ sparse_resize_and_clear_ sum
+    values zero_
+"""
+# Operators whose kernels for the CPU call other operators, and read no memory themselves.
+_COMPOSED = """
+    _to_dense add.Tensor add_.Tensor clone copy_ div.Tensor div.Tensor_mode div_.Tensor
+    div_.Tensor_mode floor_divide floor_divide_.Tensor mul.Tensor mul_.Tensor mv neg sub.Tensor
+    sub_.Tensor view_as_complex view_as_real
 """
 
 # Operators that make compressed tensors of PyTorch's composites, refused at once.
@@ -56,11 +64,15 @@ _kernel = entering(_KERNELS)
 def install() -> list[Any]:
     """Register all sparse kernels; the libraries returned keep them registered."""
     library = torch.library.Library("aten", "IMPL")
-    container, of_the_cpu = _overloads(_CONTAINER.split()), _with_kernel("SparseCPU")
+    container, composed = (_overloads(names.split()) for names in (_CONTAINER, _COMPOSED))
+    of_the_cpu = _with_kernel("SparseCPU") - container - _overloads(_KERNELS)
+    composed |= {op for op in of_the_cpu if _is_of_values(op)}
     for op in container:
         library.impl(op, functools.partial(op.redispatch, pytorch.SPARSE_META_KEYS), _COO)
-    for op in of_the_cpu.difference(container, _overloads(_KERNELS)):
-        library.impl(op, dynamo.unseen(functools.partial(_of_pytorch(op), op)), _COO)
+    for op in composed:
+        library.impl(op, functools.partial(_by_pytorch, op), _COO)
+    for op in of_the_cpu - composed:
+        library.impl(op, dynamo.unseen(functools.partial(_on_cpu, op)), _COO)
     for name, function in _KERNELS.items():
         library.impl(variants.overload(name), dynamo.unseen(function), _COO)
     for key, names in _REFUSED.items():
@@ -93,46 +105,47 @@ def _refuse(key: str, op: Any, *args: Any, **kwargs: Any) -> Any:
     )
 
 
-def _of_pytorch(op: Any) -> Callable[..., Any]:
-    """Return the function that runs an operator which PyTorch has for sparse CPU tensors.
+def _is_of_values(op: Any) -> bool:
+    """Return whether an operator keeps zeros, and so runs on the values alone."""
+    return torch.Tag.pointwise in op.tags and len(op._schema.arguments) == 1
 
-    Without it PyTorch's composites would run in the place of some, and compute strides.
-    """
-    pointwise = torch.Tag.pointwise in op.tags and not op._schema.is_mutable
-    return _of_values if pointwise and len(op._schema.arguments) == 1 else _on_cpu
+
+def _by_pytorch(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run PyTorch's kernel for the CPU; numbers that it takes as tensors become these again."""
+    one = next(arg for arg in args if isinstance(arg, torch.Tensor))
+    taken = [
+        torch.tensor(arg, dtype=torch.result_type(one, arg))
+        if str(argument.type) == "Tensor" and not isinstance(arg, torch.Tensor)
+        else arg
+        for arg, argument in zip(args, op._schema.arguments, strict=False)
+    ]
+    return op.redispatch(pytorch.SPARSE_CPU_KEYS, *taken, **kwargs)
 
 
 def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
     return cpu.on_cpu(op)(*args, **kwargs)
 
 
-def _of_values(op: Any, self: Any) -> Any:
-    """Run an operator that keeps zeros on the values alone."""
-    coalesced = self.coalesce()
-    return _with_values(coalesced, op(coalesced._values()))
-
-
 # --- the container --------------------------------------------------------------------------------
 
 
-def _make(like: Any, indices: Any, values: Any, size: Any = None, coalesced: bool = False) -> Any:
+def _make(like: Any, indices: Any, values: Any, coalesced: bool = False) -> Any:
     """Return a sparse tensor with other indices or values than ``like``."""
-    make = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default
-    size = like.shape if size is None else size
-    dims = indices.shape[0], len(size) - indices.shape[0]
-    options = {"dtype": values.dtype, "layout": torch.sparse_coo, "device": values.device}
-    coalesced = coalesced or not indices.shape[1]
-    return make(*dims, list(size), indices, values, is_coalesced=coalesced, **options)
-
-
-def _with_values(tensor: Any, values: Any) -> Any:
-    """Return a sparse tensor with the same places and other values."""
-    return _make(tensor, tensor._indices(), values, coalesced=tensor.is_coalesced())
+    options: Any = {"is_coalesced": coalesced or not indices.shape[1], "check_invariants": False}
+    return torch.sparse_coo_tensor(indices, values, like.shape, **options)
 
 
 def _places(indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return an index for each sparse dim; without any, for the one of :func:`_over_places`."""
+    """Return an index for each sparse dim; without any, for one of size 1."""
     return tuple(indices.unbind(0)) or (indices.new_zeros(indices.shape[1]),)
+
+
+def _added(dense: torch.Tensor, sparse: Any, values: torch.Tensor) -> torch.Tensor:
+    """Return a dense tensor with values added at the places of a sparse one."""
+    if sparse._nnz():  # there may be no place at all
+        places = _places(sparse._indices())
+        _over_places(dense, sparse).index_put_(places, values, accumulate=True)
+    return dense
 
 
 def _over_places(dense: torch.Tensor, sparse: Any) -> torch.Tensor:
@@ -140,61 +153,8 @@ def _over_places(dense: torch.Tensor, sparse: Any) -> torch.Tensor:
     return dense if sparse.sparse_dim() else dense[None]
 
 
-def _taken(dense: torch.Tensor, sparse: Any) -> torch.Tensor:
-    """Return the values of a dense tensor at the places of a sparse one."""
-    if not sparse._nnz():  # there may be no place at all
-        return dense.new_empty(sparse._values().shape)
-    return _over_places(dense, sparse)[_places(sparse._indices())]
-
-
-def _added(dense: torch.Tensor, sparse: Any, values: torch.Tensor) -> torch.Tensor:
-    """Return a dense tensor with values added at the places of a sparse one."""
-    if sparse._nnz():
-        places = _places(sparse._indices())
-        _over_places(dense, sparse).index_put_(places, values, accumulate=True)
-    return dense
-
-
 def _is_sparse(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout != torch.strided
-
-
-@_kernel("_to_copy")
-def _to_copy(self, *, dtype=None, layout=None, device=None, **_options: Any) -> Any:
-    if layout not in (None, torch.sparse_coo):
-        return _on_cpu(torch.ops.aten._to_copy.default, self, dtype=dtype, layout=layout)
-    return _moved(self, dtype, device)
-
-
-def _moved(self: Any, dtype: Any, device: Any) -> Any:
-    target = self.device if device is None else torch.device(device)
-    indices = self._indices().to(target, copy=True)
-    values = self._values().to(target, dtype, copy=True)
-    if target.type == pytorch.DEVICE_TYPE:
-        return _make(self, indices, values, coalesced=self.is_coalesced())
-    return torch.sparse_coo_tensor(
-        indices, values, self.shape, is_coalesced=self.is_coalesced(), check_invariants=False
-    )
-
-
-@_kernel("clone")
-def _clone(self, memory_format=None) -> Any:
-    return _moved(self, None, None)
-
-
-@_kernel("copy_")
-def _copy(self, src, non_blocking=False) -> Any:
-    if torch.strided in (self.layout, src.layout):
-        raise RuntimeError(
-            "copy_() between dense and sparse Tensors is not implemented! Found self "
-            f"type = {self.type()} and src type = {src.type()}"
-        )
-    return _take(self, _moved(src, self.dtype, self.device))
-
-
-def _take(self: Any, new: Any) -> Any:
-    """Give ``self`` the indices and values of another sparse tensor."""
-    return torch.ops.aten.copy_sparse_to_sparse_(self, new)
 
 
 @_kernel("_coalesce")
@@ -214,38 +174,6 @@ def _coalesce(self) -> Any:
     return _make(self, indices[: len(rows)], added, coalesced=True)
 
 
-# --- to and from dense ----------------------------------------------------------------------------
-
-
-@_kernel("_to_dense")
-def _to_dense(self, dtype=None, masked_grad=None) -> torch.Tensor:
-    values = self._values() if dtype is None else self._values().to(dtype)
-    return _added(values.new_zeros(self.shape), self, values)
-
-
-@kernel("_to_sparse")
-def _to_sparse(self, *, layout=None, blocksize=None, dense_dim=None) -> Any:
-    if layout not in (None, torch.sparse_coo):
-        raise NotImplementedError(
-            f"device 'jax' has sparse tensors of layout torch.sparse_coo only, not {layout}: "
-            "use .to_sparse(), or keep it on the CPU"
-        )
-    return _to_sparse_dim(self, self.dim() - (dense_dim or 0))
-
-
-@kernel("_to_sparse.sparse_dim")
-def _to_sparse_dim(self, sparse_dim: int) -> Any:
-    if not min(self.dim(), 1) <= sparse_dim <= self.dim():
-        raise RuntimeError(
-            f"dense_to_sparse: sparse_dim argument must be in [{min(self.dim(), 1)},{self.dim()}] "
-            f"range, but {sparse_dim} is given"
-        )
-    rest = tuple(range(sparse_dim, self.dim()))
-    indices = ((self != 0).any(dim=rest) if rest else self != 0).nonzero().t().contiguous()
-    values = self if sparse_dim else self[None]
-    return _make(self, indices, values[_places(indices)], coalesced=True)
-
-
 for _name in ("_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"):
     if (_op := variants.overload(_name)) is not None:
         kernel(_name)(functools.partial(_refuse, _COMPRESSED, _op))
@@ -253,111 +181,47 @@ for _name in ("_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_
 
 @_kernel("sparse_mask")
 def _sparse_mask(self, mask) -> Any:
-    """Return the values of a dense tensor at the places of a sparse one."""
-    if self.layout != torch.strided:
-        self = self.to_dense()
-    return _with_values(mask, _taken(self, mask))
+    """Return the values of a tensor at the places of a sparse one: PyTorch multiplies for them."""
+    dense, indices = self.to_dense(), mask._indices()
+    if mask._nnz():
+        values = _over_places(dense, mask)[_places(indices)]
+    else:
+        values = dense.new_empty(mask._values().shape)
+    return _make(mask, indices, values, mask.is_coalesced())
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
 
 
-def _scaled(self: Any, other: Any, alpha: Any) -> torch.Tensor:
-    """Return the values of a summand, in the dtype of the sum: unsigned ones may be subtracted."""
-    return other._values().to(torch.result_type(self, other)) * alpha
-
-
-@_kernel("add.Tensor")
-def _add(self, other, *, alpha=1) -> Any:
-    if self.layout == torch.strided:
-        wanted = torch.result_type(self, other)
-        return _add_to_dense(self.to(wanted, copy=True), other, alpha=alpha)
-    if not _is_sparse(other):
+@_kernel("add.out")
+def _add_out(self, other, *, alpha=1, out) -> Any:
+    """Add a sparse tensor to a dense or sparse one; PyTorch's other overloads come by here."""
+    wanted = torch.result_type(self, other)
+    errors.refuse_cast(wanted, out.dtype)
+    if self.layout != torch.strided and not _is_sparse(other):
         raise RuntimeError("add(sparse, dense) is not supported. Use add(dense, sparse) instead.")
-    if self.shape != other.shape or self.sparse_dim() != other.sparse_dim():
-        raise RuntimeError(
-            f"add: Expected 'self' and 'other' to have same size, but {tuple(self.shape)} != "
-            f"{tuple(other.shape)}"
-        )
-    indices = torch.cat([self._indices(), other._indices()], 1)
-    return _make(self, indices, torch.cat([self._values(), _scaled(self, other, alpha)]))
-
-
-@_kernel("add_.Tensor")
-def _add_to_dense(self, other, *, alpha=1) -> Any:
-    errors.refuse_cast(torch.result_type(self, other), self.dtype)
-    if self.layout != torch.strided:
-        return _take(self, _add(self, other, alpha=alpha).to(self.dtype))
-    if self.shape != other.shape:
+    if self.shape != other.shape or (_is_sparse(self) and self.sparse_dim() != other.sparse_dim()):
         raise RuntimeError(
             "add: expected 'self' and 'other' to be of same size, but self has size "
             f"{tuple(self.shape)} while other has size {tuple(other.shape)}"
         )
-    return _added(self, other, _scaled(self, other, alpha).to(self.dtype))
+    values = other._values().to(wanted) * alpha
+    if self.layout == torch.strided:
+        dense = self if out is self else out.resize_(self.shape).copy_(self)
+        return _added(dense, other, values.to(out.dtype))
+    indices = torch.cat([self._indices(), other._indices()], 1)
+    values = torch.cat([self._values().to(out.dtype), values.to(out.dtype)])
+    return torch.ops.aten.copy_sparse_to_sparse_(out, _make(self, indices, values))
 
 
-@_kernel("sub.Tensor")
-def _subtract(self, other, *, alpha=1) -> Any:
-    return _add(self, other, alpha=-alpha)
-
-
-@_kernel("sub_.Tensor")
-def _subtract_in_place(self, other, *, alpha=1) -> Any:
-    return _add_to_dense(self, other, alpha=-alpha)
-
-
-@_kernel("mul.Tensor", "mul.Scalar")
-def _multiply(self, other) -> Any:
-    """Multiply by a number, or by a dense tensor of the same shape, in either order."""
-    if _is_sparse(other):
-        self, other = other, self
-    if _is_sparse(other):
-        return _on_cpu(torch.ops.aten.mul.Tensor, self, other)
-    if isinstance(other, torch.Tensor) and other.dim():
-        other = _taken(other.expand(self.shape), self)
-    return _with_values(self, self._values() * other)
-
-
-@_kernel("div.Tensor", "div.Scalar")
-def _divide(self, other) -> Any:
-    if self.layout == torch.strided or (isinstance(other, torch.Tensor) and other.dim()):
-        return _on_cpu(torch.ops.aten.div.Tensor, self, other)
-    return _with_values(self, self._values() / other)
-
-
-@_kernel("mul_.Tensor", "mul_.Scalar")
-def _multiply_in_place(self, other) -> Any:
-    if self.layout == torch.strided or (isinstance(other, torch.Tensor) and other.dim()):
-        return _on_cpu(torch.ops.aten.mul_.Tensor, self, other)
-    self._values().mul_(other)
-    return self
-
-
-@_kernel("neg")
-def _negate(self) -> Any:
-    return _with_values(self, -self._values())
-
-
-@_kernel("view_as_real")
-def _as_real(self) -> Any:
-    values = torch.view_as_real(self._values())
-    return _make(self, self._indices(), values, (*self.shape, 2), self.is_coalesced())
-
-
-@_kernel("view_as_complex")
-def _as_complex(self) -> Any:
-    values = torch.view_as_complex(self._values())
-    return _make(self, self._indices(), values, self.shape[:-1], self.is_coalesced())
-
-
-@_kernel("zero_")
-def _zero(self) -> Any:
-    return self.sparse_resize_and_clear_(self.shape, self.sparse_dim(), self.dense_dim())
-
-
-@_kernel("sum")
-def _sum(self, *, dtype=None) -> torch.Tensor:
-    return self._values().sum(dtype=dtype)
+@_kernel("mul.out")
+def _multiply_out(self, other, *, out) -> Any:
+    """Multiply by PyTorch's kernel, which composes all products but those of two sparse tensors."""
+    if not (_is_sparse(self) and _is_sparse(other)):
+        return _by_pytorch(torch.ops.aten.mul.out, self, other, out=out)
+    product = _on_cpu(torch.ops.aten.mul.Tensor, self, other)
+    errors.refuse_cast(product.dtype, out.dtype)
+    return torch.ops.aten.copy_sparse_to_sparse_(out, product)
 
 
 # --- gradients of tables --------------------------------------------------------------------------
@@ -405,8 +269,3 @@ def _mm(self, mat2) -> torch.Tensor:
 @_kernel("addmm")
 def _addmm(self, mat1, mat2, *, beta=1, alpha=1) -> torch.Tensor:
     return self * beta + _mm(mat1, mat2) * alpha
-
-
-@_kernel("mv")
-def _mv(self, vec) -> torch.Tensor:
-    return _mm(self, vec[:, None])[:, 0]

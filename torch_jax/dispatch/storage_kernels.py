@@ -23,7 +23,7 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.core.costs import TRAFFIC
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
-from torch_jax.eager import overlap
+from torch_jax.eager import overlap, variants
 from torch_jax.memory import dtypes, geometry, parts, sharding, shared, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage, wrap
 
@@ -58,6 +58,16 @@ kernel = entering(KERNELS)
 def redispatch_to_meta(op: Any) -> Callable[..., Any]:
     """Return a view operator: PyTorch's own meta kernel makes a true alias of a jax tensor."""
     return functools.partial(op.redispatch, pytorch.META_KEYS)
+
+
+# Of the CPU, but they read no memory, and call other operators.
+for _op in (
+    torch.ops.aten.is_set_to.default,
+    torch.ops.aten.set_.source_Tensor,
+    torch.ops.aten._to_sparse.default,
+    torch.ops.aten._to_sparse.sparse_dim,
+):
+    kernel(variants.table_name(_op))(functools.partial(_op.redispatch, pytorch.CPU_KEYS))
 
 
 def _refuse_layout(layout: Any) -> None:
@@ -265,17 +275,6 @@ def clone(self, memory_format=None) -> torch.Tensor:
     return _cast(self, self.dtype, _strides(self.shape, memory_format))
 
 
-@kernel("is_set_to")
-def is_set_to(self, tensor) -> bool:
-    """Return whether two tensors see one storage alike."""
-    return (
-        self.untyped_storage()._cdata == tensor.untyped_storage()._cdata
-        and self.storage_offset() == tensor.storage_offset()
-        and self.shape == tensor.shape
-        and self.stride() == tensor.stride()
-    )
-
-
 @kernel("copy_")
 def copy_(self, source, non_blocking=False) -> torch.Tensor:
     """Write ``source``, broadcast and cast, into ``self``; either may be on the CPU."""
@@ -439,14 +438,6 @@ def _type_bytes(source: Any, dtype: torch.dtype) -> None:
 def set_whole_storage(self, source) -> torch.Tensor:
     """Make ``self`` see all of ``source``, flat."""
     return set_storage(self, source, 0, (source.nbytes() // self.dtype.itemsize,), (1,))
-
-
-@kernel("set_.source_Tensor")
-def set_tensor(self, source) -> torch.Tensor:
-    """Make ``self`` an alias of ``source``."""
-    return set_storage(
-        self, source.untyped_storage(), source.storage_offset(), source.shape, source.stride()
-    )
 
 
 @kernel("set_")

@@ -8,6 +8,13 @@ from typing import Any
 from torch_jax._private import pytorch
 from torch_jax.device import device_module as module
 
+# functions of the device's module that Dynamo asks for
+_OF_WORKERS = "current_device get_device_properties set_device"
+_OF_INTERFACES = """
+    current_device current_stream device_count is_available is_bf16_supported memory_allocated
+    set_device set_stream stream synchronize
+"""
+
 
 def register(interfaces: ModuleType) -> None:
     """Register the device with Dynamo, whose module of interfaces has just been imported."""
@@ -16,29 +23,18 @@ def register(interfaces: ModuleType) -> None:
     class Worker:
         """Answers for processes that compile."""
 
-        set_device = staticmethod(module.set_device)
-        current_device = staticmethod(module.current_device)
-        get_device_properties = staticmethod(module.get_device_properties)
-
     class JaxInterface(base):
         """The interface of one logical device with one stream, and no Triton."""
 
         Event, Stream = module.Event, module.Stream
-        current_device = staticmethod(module.current_device)
-        set_device = staticmethod(module.set_device)
-        device_count = staticmethod(module.device_count)
-        is_available = staticmethod(module.is_available)
-        current_stream = staticmethod(module.current_stream)
-        set_stream = staticmethod(module.set_stream)
-        stream = staticmethod(module.stream)
-        synchronize = staticmethod(module.synchronize)
-        memory_allocated = staticmethod(module.memory_allocated)
         get_compute_capability = staticmethod(lambda device=None: "")
-        is_bf16_supported = staticmethod(module.is_bf16_supported)
         exchange_device = staticmethod(lambda device: 0)
         maybe_exchange_device = staticmethod(lambda device: 0)
         get_raw_stream = staticmethod(lambda device_idx: 0)
 
+    for interface, names in ((Worker, _OF_WORKERS), (JaxInterface, _OF_INTERFACES)):
+        for name in names.split():
+            setattr(interface, name, staticmethod(getattr(module, name)))
     JaxInterface.Worker = Worker
     for name in (pytorch.DEVICE_TYPE, f"{pytorch.DEVICE_TYPE}:0"):
         interfaces.register_interface_for_device(name, JaxInterface)

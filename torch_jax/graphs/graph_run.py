@@ -10,14 +10,14 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import tracers
-from torch_jax.core.active import ACTIVE, Tracer
+from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
 from torch_jax.memory import generators
 
 _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
 
-class GraphRun(Tracer):
+class GraphRun:
     """The tracer of one run: its randomness, and the checks that a program cannot raise.
 
     Generators on the host take no part: a run has the key words that it was given, and does not
@@ -27,7 +27,8 @@ class GraphRun(Tracer):
       words: the key words of the first draw, uint32 ``[4]``; without them ``generator`` draws.
       steps: how many draws there were.
       mode: a ``TorchDispatchMode`` that is to see every operator.
-      checks: flags that are false where an index was out of range, with the error to raise.
+      checks: flags that are false where an index was out of range, with the message and the type of
+        the error to raise when the program has run; kernels append them.
     """
 
     def __init__(self, words: Any, generator: Any = None, mode: Any = None):
@@ -72,7 +73,10 @@ class GraphRun(Tracer):
             self._again.pop()
 
     def watching_inside(self) -> Any:
-        """See operators again, within an operator that calls Python functions."""
+        """See operators again, within an operator that calls Python functions.
+
+        PyTorch takes a mode off while it handles an operator, branches of ``cond`` included.
+        """
         return nullcontext() if self.mode is None else self.mode
 
     def unseen(self) -> Any:

@@ -51,6 +51,7 @@ def _polynomial(name: str, function: Of) -> None:
 
     def lowering(x, n):
         x, n = jnp.broadcast_arrays(*promote(x, n, to_float=True))
+        x = lax.stop_gradient(x)  # PyTorch has no derivatives of them
         n = _whole(n)
         return jnp.where(n < 0, 0, function(x, n))
 

@@ -6,7 +6,6 @@ functions are called on arrays directly, node by node.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ from torch_jax.eager.signature import DROP, DTYPE, NUMBER, NUMBERS, Signature, s
 from torch_jax.exporting.symbolic import sizes as symbolic_numbers
 from torch_jax.exporting.symbolic.views import VIEWS
 from torch_jax.graphs.runner import first_names
-from torch_jax.memory import dtypes, transfer
+from torch_jax.memory import dtypes, geometry, transfer
 from torch_jax.ops import promotion
 from torch_jax.ops.precision import precisions_are
 from torch_jax.ops.registry import TABLE, Lowering
@@ -247,14 +246,10 @@ def _apply(op: OpOverload, lowering: Lowering, args: tuple, kwargs: dict[str, An
     for name in lowering.contiguous:
         named[f"{name}_is_contiguous"] = True
     for name in lowering.strided:
-        named[f"{name}_strides"] = _row_major(named[name].shape)
+        named[f"{name}_strides"] = geometry.row_major(named[name].shape)
     with promotion.default_float_is(dtypes.to_jax(torch.get_default_dtype())):
         result = entry.apply(lowering.function, sig, named)
     return result[: sig.fresh] if lowering.writes else result
-
-
-def _row_major(shape: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 def _argument(sig: Signature, name: str, value: Any) -> Any:

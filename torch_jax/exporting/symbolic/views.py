@@ -25,16 +25,11 @@ def _same(self, **_options: Any) -> Any:
     return self
 
 
-def _reshape(self, size: Any) -> Any:
-    return self.reshape(tuple(size))
-
-
 VIEWS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys("alias clone contiguous copy.default detach lift_fresh_copy".split(), _same),
-    **dict.fromkeys("view _unsafe_view reshape".split(), _reshape),
+    **dict.fromkeys("alias clone copy.default".split(), _same),
+    "view": lambda self, size: self.reshape(tuple(size)),
     "permute": lambda self, dims: self.transpose(tuple(dims)),
     "transpose.int": lambda self, dim0, dim1: self.swapaxes(dim0, dim1) if self.ndim else self,
-    "t": lambda self: self.T,
     "unsqueeze": lambda self, dim: jnp.expand_dims(self, dim),
     "diagonal": lambda self, offset=0, dim1=0, dim2=1: jnp.diagonal(self, offset, dim1, dim2),
     "view_as_complex": lambda self: jax.lax.complex(self[..., 0], self[..., 1]),
@@ -130,13 +125,6 @@ def view_dtype(self, dtype):
     return jax.lax.bitcast_convert_type(self, wanted)
 
 
-@_view("split.Tensor")
-def split(self, split_size, dim=0):
-    """Return parts of one size, the last one smaller; their number is that of the example."""
-    count = math.ceil(int(self.shape[dim]) / int(split_size))
-    return [slice_(self, dim, i * split_size, (i + 1) * split_size) for i in range(count)]
-
-
 @_view("split_with_sizes")
 def split_with_sizes(self, split_sizes: Sequence[Any], dim=0):
     """Return parts of these sizes."""
@@ -147,19 +135,13 @@ def split_with_sizes(self, split_sizes: Sequence[Any], dim=0):
     return parts
 
 
-@_view("unbind.int")
-def unbind(self, dim=0):
-    """Return all entries of a dimension, whose number is that of the example."""
-    return [select(self, dim, i) for i in range(int(self.shape[dim]))]
-
-
-@_view("_to_copy", "to.dtype")
+@_view("_to_copy")
 def to_copy(self, *, dtype=None, **_placement):
     """Convert to another dtype; PyTorch truncates floats to integers as NumPy does."""
     return self if dtype is None else self.astype(dtype)
 
 
-@_view("empty.memory_format", "zeros", "new_zeros", "new_empty")
+@_view("empty.memory_format", "zeros")
 def zeros(*args, dtype=None, **_placement):
     """Return zeros of a size, which comes last."""
     return jnp.zeros(tuple(args[-1]), dtype)

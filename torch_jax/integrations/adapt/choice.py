@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any
 
@@ -56,7 +57,5 @@ def admit(function: Any, beside: str) -> Any:
         function.__defaults__,
         function.__closure__,
     )
-    for name in ("__kwdefaults__", "__annotations__", "__dict__", "__doc__", "__qualname__"):
-        setattr(made, name, getattr(function, name))
-    made.__module__ = function.__module__
-    return made
+    made.__kwdefaults__ = function.__kwdefaults__
+    return functools.update_wrapper(made, function)

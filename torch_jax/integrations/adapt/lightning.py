@@ -251,14 +251,6 @@ def _spread(batch: Any, mesh: Any) -> Any:
 
     A tensor that it does not divide, as in a smaller last batch, lies whole on each device.
     """
-    from torch.utils._pytree import tree_map_only
+    from torch_jax.loops.device_loader import moved, sharder
 
-    from torch_jax.distributed.sharding import shard
-
-    axis, count = next(iter(mesh.shape.items()))
-
-    def lay(x: torch.Tensor) -> torch.Tensor:
-        fits = x.ndim > 0 and x.shape[0] % count == 0
-        return shard(x, mesh, (axis,) if fits else ())
-
-    return tree_map_only(torch.Tensor, lay, batch)
+    return moved(batch, sharder(mesh, tuple(mesh.shape)[:1]))
