@@ -117,6 +117,18 @@ def test_static_arguments_count_by_what_they_hold(traces):
     assert call_jax(function, x, options).item() == 0.25
 
 
+def test_static_arguments_of_classes_made_of_others():
+    class Text(str):
+        pass
+
+    class Pair(tuple):
+        pass
+
+    x = torch.ones(1, device="jax")
+    values = Text("a"), Text("ab"), Pair((1, 2, 3)), Pair((1, 2, 3, 4))
+    assert [call_jax(lambda x, v: x * len(v), x, v).item() for v in values] == [1, 2, 3, 4]
+
+
 def test_what_cannot_be_known_is_traced_at_each_call(traces):
     numbers = iter([2.0, 2.0, 3.0])
     x = torch.ones(1, device="jax")
