@@ -27,7 +27,7 @@ def same_program(closed: Any) -> tuple:
 
 
 def _constant(value: Any) -> Any:
-    """Return a constant: an array of JAX that is small as one of NumPy, which counts by its bytes."""
+    """Return a constant; a small array of JAX as one of NumPy, which counts by its bytes."""
     is_large = getattr(value, "size", 1) > ELEMENTS_OF_A_SMALL_CONSTANT
     if is_large or not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
         return value
