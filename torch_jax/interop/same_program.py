@@ -38,5 +38,8 @@ def _constant(value: Any) -> Any:
 PARTS |= {
     core.ClosedJaxpr: lambda closed: (closed.jaxpr, *map(_constant, closed.consts)),
     core.Jaxpr: lambda jaxpr: (jaxpr.constvars, jaxpr.invars, jaxpr.eqns, jaxpr.outvars),
-    core.JaxprEqn: lambda eqn: (eqn.primitive, eqn.params, eqn.invars, eqn.outvars),
+    core.JaxprEqn: lambda eqn: (
+        *(eqn.primitive, eqn.params, eqn.invars, eqn.outvars),
+        type(eqn.ctx),  # of ours, where 64-bit types are on
+    ),
 }
