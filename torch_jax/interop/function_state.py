@@ -17,6 +17,7 @@ import enum
 import functools
 import hashlib
 import pickle
+import re
 import sys
 import types
 import weakref
@@ -73,7 +74,7 @@ def state_of(function: Callable[..., Any], static: Iterable[Any] = ()) -> tuple 
     """
     try:
         return _Walk(function, static).state()
-    except (NotUnderstood, RecursionError):
+    except (NotUnderstood, RecursionError, TypeError, pickle.PicklingError):
         return None
 
 
@@ -95,11 +96,11 @@ _BY_EQUALITY = (
 _BY_IDENTITY = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, np.ufunc,
-    enum.Enum, np.dtype, type(NotImplemented), torch.device, torch.dtype, types.CodeType,
+    enum.Enum, np.dtype, type(NotImplemented), type(...), torch.device, torch.dtype, types.CodeType,
     types.ModuleType, jax.Array,
     type(jax.jit(abs)),  # JAX itself traces such a function once, even if its closure changes
 )  # fmt: skip
-_AS_PICKLED = complex, range, slice, type(...), np.ndarray, np.generic, pickle.PickleBuffer
+_AS_PICKLED = complex, range, slice, re.Pattern, np.ndarray, np.generic
 _CONTAINERS = (
     tuple, list, dict, set, frozenset, types.FunctionType, types.MethodType, functools.partial,
     types.CellType,
