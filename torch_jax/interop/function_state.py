@@ -52,13 +52,13 @@ class Same:
         return type(other) is Same and other.value is self.value
 
 
-def owner_of(function: Callable[..., Any]) -> Any:
+def owner_of(function: Any) -> Any:
     """Return an object that two makings of a function share: its code, or the object itself."""
     inner = getattr(function, "__func__", function)  # each access makes a new method
     return getattr(inner, "__code__", inner)
 
 
-def state_of(function: Callable[..., Any], static: Iterable[Any] = ()) -> tuple | None:
+def state_of(function: Any, static: Iterable[Any] = ()) -> tuple | None:
     """Return a key of a function and of all that it can read; None where this is unknown.
 
     ``static`` are static arguments of the call.
@@ -123,7 +123,7 @@ class _Walk(pickle.Pickler):
       met: the values that count by what they hold.
     """
 
-    def __init__(self, function: Callable[..., Any], static: Iterable[Any]) -> None:
+    def __init__(self, function: Any, static: Iterable[Any]) -> None:
         self._digest = hashlib.blake2b(digest_size=16)
         super().__init__(types.SimpleNamespace(write=self._digest.update), protocol=5)
         self._owner = owner_of(function)
@@ -137,7 +137,8 @@ class _Walk(pickle.Pickler):
 
     def persistent_id(self, value: Any) -> Any:
         """Return a number for a value that does not count by what it holds; pickle asks first."""
-        way = _way_of(type(value))
+        kind: Any = type(value)
+        way = _way_of(kind)
         if way is _BY_VALUE:
             return None
         if way is _RUNNING:
