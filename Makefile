@@ -142,7 +142,6 @@ test-everything: $(VENV)/.dev  ## all tests, dtypes and samples, XLA as users ha
 	$(UNCACHED) tests/conformance
 
 docs: $(VENV)/.dev  ## make the pages anew that tell what the code says of itself
-	$(BIN)/python -m torch_jax ops --markdown > docs/operators.md
 	$(BIN)/python docs/generate.py
 
 site: $(VENV)/.dev  ## the pages as a site in build/site; a broken link or anchor fails

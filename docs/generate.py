@@ -3,18 +3,21 @@
 ``settings.md`` comes from ``torch_jax.config.SETTINGS`` and from the comments of
 ``torch_jax/budgets.py``, ``modules.md`` from the docstrings of the
 package's files, in the order of the floors of ``internals.md``, ``api.md`` from those of the public
-names.
+names, and ``operators.md`` counts the answers of ``python -m torch_jax ops``.
 """
 
 import ast
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
 import torch_jax
 from torch_jax import config
+from torch_jax.observe.operators import RUNGS
+from torch_jax.observe.operators import operators as all_operators
 
 DOCS = Path(__file__).parent
 PACKAGE = DOCS.parent / "torch_jax"
@@ -154,8 +157,44 @@ def _named(name: str, module: str) -> str:
     return f"\n### `{name}`\n\n<!-- {module} -->\n{_sentence(path)}\n"
 
 
+OPERATORS = """\
+# Operators
+
+Made by `make docs`; `python -m torch_jax ops aten.dropout` shows the operators that a call runs.
+
+## By rung of the lookup ladder
+
+| rung | overloads | meaning |
+|---|---|---|
+"""
+FAMILIES = """
+## By family
+
+Lowerings are written by hand, variants follow from them by schema.
+
+| family | lowerings | variants | contents |
+|---|---|---|---|
+"""
+
+
+def operators() -> str:
+    """The page of operators: how many each rung of the ladder serves, and each family."""
+    found = all_operators()
+    rungs = Counter(one.rung for one in found)
+    counts = Counter((one.family, one.rung) for one in found)
+    rows = [f"| {rung} | {rungs[rung]} | {text} |\n" for rung, text in RUNGS.items() if rungs[rung]]
+    rows.append(FAMILIES)
+    for name in sorted({one.family for one in found} - {""}):
+        of_table, derived = counts[name, "table"], counts[name, "variant"]
+        about = ast.get_docstring(ast.parse((PACKAGE / f"ops/{name}.py").read_text())) or ""
+        if of_table or derived:
+            about = about.partition("\n")[0]
+            rows.append(f"| `{name}` | {of_table} | {derived} | {about} |\n")
+    return OPERATORS + "".join(rows)
+
+
 PAGES = {"settings.md": settings, "modules.md": modules, "api.md": api}
 
 if __name__ == "__main__":
-    for name, page in PAGES.items():
+    for name, page in (PAGES | {"operators.md": operators}).items():
         (DOCS / name).write_text(page())

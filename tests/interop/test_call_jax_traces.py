@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import re
 import weakref
 from typing import Any
 
@@ -115,6 +116,21 @@ def test_static_arguments_count_by_what_they_hold(traces):
     assert found == [1, -np.inf, np.inf, 0.5, 0.5, 0.5] and len(traces) == 5
     options.by = 4.0
     assert call_jax(function, x, options).item() == 0.25
+
+
+def test_static_arguments_of_classes_made_of_others():
+    class Text(str):
+        pass
+
+    class Pair(tuple):
+        pass
+
+    x = torch.ones(1, device="jax")
+    values = Text("a"), Text("ab"), Pair((1, 2, 3)), Pair((1, 2, 3, 4))
+    assert [call_jax(lambda x, v: x * len(v), x, v).item() for v in values] == [1, 2, 3, 4]
+    patterns = re.compile("a"), re.compile("ab"), re.compile("a")
+    found = [call_jax(lambda x, p: x * len(p.pattern), x, p).item() for p in patterns]
+    assert found == [1, 2, 1]
 
 
 def test_what_cannot_be_known_is_traced_at_each_call(traces):

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.core import compilations
 from torch_jax.core.compilations import NOTHING, Counts
 
@@ -92,44 +91,33 @@ class Traffic:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sums: tuple[int, int, float] = (0, 0, 0.0)
-        # Not added up yet: to append is one call of C, which costs a copy less than a lock does.
-        self._copies: list[tuple[int, int, float]] = []
+        self._lock = threading.RLock()  # a handler of signals may copy, too
+        self.clear()
 
     def clear(self) -> None:
         """Set all sums to zero."""
-        self.sums()
-        with self._lock:
-            self._sums = (0, 0, 0.0)
+        self._sums: tuple[int, int, float] = (0, 0, 0.0)
 
     def to_device(self, count: int) -> None:
         """Count bytes that were copied to the device."""
-        self._add((count, 0, 0.0))
+        self._add(count, 0, 0.0)
         if LISTENING.listener is not None:
             note("to_device", "", 0.0, count)
 
     def to_host(self, count: int, seconds: float) -> None:
         """Count bytes that the host has read, and the seconds that it waited for them."""
-        self._add((0, count, seconds))
+        self._add(0, count, seconds)
         if LISTENING.listener is not None:
             note("to_host", "", seconds, count)
 
-    def _add(self, copy: tuple[int, int, float]) -> None:
-        self._copies.append(copy)
-        if len(self._copies) > ENTRIES_REMEMBERED:
-            self.sums()
+    def _add(self, to_device: int, to_host: int, seconds: float) -> None:
+        with self._lock:
+            sums = self._sums
+            self._sums = sums[0] + to_device, sums[1] + to_host, sums[2] + seconds
 
     def sums(self) -> tuple[int, int, float]:
         """Return bytes to the device, bytes to the host, and seconds of waiting."""
-        with self._lock:
-            to_device, to_host, seconds = self._sums
-            for _ in range(len(self._copies)):
-                copy = self._copies.pop()
-                to_device, to_host = to_device + copy[0], to_host + copy[1]
-                seconds += copy[2]
-            self._sums = to_device, to_host, seconds
-            return self._sums
+        return self._sums
 
 
 TRAFFIC = Traffic()

@@ -19,7 +19,7 @@ from torch_jax._private import pytorch
 _NAMES = "Bool Byte Char Short Int Long Half BFloat16 Float Double".split()
 
 
-class _Kind(type):
+class Kind(type):
     """The type of such a name: instances are the tensors of its dtype on the device."""
 
     dtype: torch.dtype
@@ -40,6 +40,6 @@ def kinds() -> dict[str, type]:
     dtypes = {f"{name}Tensor": getattr(torch, f"{name}Tensor").dtype for name in _NAMES}
     # C++ reads the kind of tensor from the name of the type
     return {
-        name: _Kind(f"torch.{pytorch.DEVICE_TYPE}.{name}", (), {"dtype": dtype})
+        name: Kind(f"torch.{pytorch.DEVICE_TYPE}.{name}", (), {"dtype": dtype})
         for name, dtype in dtypes.items()
     }

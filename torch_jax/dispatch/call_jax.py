@@ -32,7 +32,8 @@ def jax_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Tensors anywhere in the arguments arrive as arrays, 64-bit types unchanged, and dtypes as
     NumPy's; other arguments are static. Other values that the function reads must not change:
-    :func:`torch_jax.call_jax` is for functions for which this is not certain.
+    :func:`torch_jax.call_jax` is for functions for which this is not certain. The attribute
+    ``traced_for`` of the result returns the :class:`Traced` of a call, and its tensors.
 
     >>> import jax.numpy as jnp
     >>> cube = jax_function(lambda x: x**3)
@@ -44,7 +45,7 @@ def jax_function(function: Callable[..., Any]) -> Callable[..., Any]:
     calls: Recent = Recent()
     name = getattr(function, "__name__", repr(function))
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def traced_for(*args: Any, **kwargs: Any) -> tuple[Traced, list[torch.Tensor]]:
         leaves, structure = trees.flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         static = tuple(map(_static, leaves))
@@ -59,8 +60,13 @@ def jax_function(function: Callable[..., Any]) -> Callable[..., Any]:
         if traced is None:
             traced = trace(function, structure, static, tensors, wide=True, name=name)
             calls.keep(key, traced)
+        return traced, tensors
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        traced, tensors = traced_for(*args, **kwargs)
         return traced(tensors)
 
+    call.traced_for = traced_for  # type: ignore[attr-defined]
     return call
 
 

@@ -121,6 +121,11 @@ class Program:
         pairs = zip(self.forms, self.closed.in_avals, strict=True)
         return [i for i, (f, v) in enumerate(pairs) if f.dtype != v.dtype and f.dtype.kind in "iu"]
 
+    def reads(self, at: int) -> bool:
+        """Return whether a result depends on an argument."""
+        outputs = range(len(self.results))
+        return self._once(("reads", at), lambda: jax_core.with_outputs(self.closed, outputs)[1][at])
+
     def forward(self, wanted: tuple[int, ...]) -> Forward | None:
         """Return a forward pass whose backward pass gives gradients of ``wanted``.
 

@@ -85,26 +85,10 @@ def broadcast(root: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _broadcast(is_root: jax.Array, x: jax.Array) -> jax.Array:
-    bits = _bits(x)
-    sent = lax.psum(jnp.where(is_root, bits, jnp.zeros_like(bits)), _AXIS)
-    return _from_bits(sent, x.dtype)
-
-
-def _bits(x: jax.Array) -> jax.Array:
-    if x.dtype == jnp.bool_:
-        return x.astype(jnp.uint8)
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return jnp.stack([_bits(x.real), _bits(x.imag)])
-    return lax.bitcast_convert_type(x, jnp.dtype(f"u{x.dtype.itemsize}"))
-
-
-def _from_bits(bits: jax.Array, dtype: Any) -> jax.Array:
-    if dtype == jnp.bool_:
-        return bits.astype(jnp.bool_)
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        half = jnp.finfo(dtype).dtype
-        return lax.complex(_from_bits(bits[0], half), _from_bits(bits[1], half))
-    return lax.bitcast_convert_type(bits, dtype)
+        return lax.complex(_broadcast(is_root, x.real), _broadcast(is_root, x.imag))
+    bits = x.view(f"u{x.dtype.itemsize}")
+    return lax.psum(jnp.where(is_root, bits, jnp.zeros_like(bits)), _AXIS).view(x.dtype)
 
 
 def all_to_all(*arrays: jax.Array) -> tuple[jax.Array, ...]:

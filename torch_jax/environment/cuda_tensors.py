@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torch_jax.device.tensor_types import Kind
 from torch_jax.environment import cuda_answers
 from torch_jax.environment.callables import wrap
 from torch_jax.environment.regions import JAX, redirects_cuda, where_cuda
@@ -49,18 +50,16 @@ def _is_cuda(tensor: torch.Tensor) -> bool:
     return not caller.startswith(("torch.", "torch_jax."))
 
 
-class _Kind(type):
+class _Kind(Kind):
     """The type of ``torch.cuda.FloatTensor``: its name, and the original where CUDA means CUDA."""
 
     original: Any
-    dtype: torch.dtype
     is_sparse: bool
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        if not redirects_cuda() or not isinstance(instance, torch.Tensor):
+        if not redirects_cuda():
             return isinstance(instance, cls.original)
-        here = instance.device.type == JAX and instance.is_sparse == cls.is_sparse
-        return here and instance.dtype == cls.dtype
+        return super().__instancecheck__(instance) and instance.is_sparse == cls.is_sparse
 
     def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Return a tensor of sizes, or of data."""
@@ -68,8 +67,7 @@ class _Kind(type):
             return cls.original(*args, **kwargs)
         if cls.is_sparse:
             raise cuda_answers.refusal("sparse")
-        kind = getattr(getattr(torch, JAX), cls.__name__.rpartition(".")[2])
-        return kind(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
 
 
 def _ours(kind: Any) -> Any:

@@ -1,8 +1,7 @@
 """A flax module without its arrays: a function of them, for linen and for nnx.
 
-Both kinds have a list of :class:`Variable`, which describes the arrays; a method ``function``,
-which takes arrays in the order of that list; and ``may_draw``, False where no random number is
-ever drawn.
+Both kinds have a list of :class:`Variable`, which describes the arrays, and a method ``function``,
+which takes arrays in the order of that list.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ class Once:
 
 class Linen(Once):
     """A module of linen, and the structure of its variables."""
-
-    may_draw = True
 
     def __init__(self, module: Any, structure: Any, paths: Sequence[tuple]):
         """Take ``paths``, those of the leaves of ``structure``."""
@@ -108,7 +105,6 @@ class Nnx(Once):
             self._graphs[training], state = nnx.split(module)
         self._flat = list(nnx.to_flat_state(state))
         self._random = [isinstance(v, nnx.RngState) for _, v in self._flat]
-        self.may_draw = any(self._random)
         plain = [(path, v) for path, v in self._flat if not isinstance(v, nnx.RngState)]
         self.arrays = [variable.get_value() for _, variable in plain]
         self.variables = [

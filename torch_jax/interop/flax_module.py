@@ -19,7 +19,7 @@ from torch import nn
 from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.core import trees, waking
 from torch_jax.core.x64 import x64_as
-from torch_jax.dispatch.call_jax import form_of, forms_key, jax_function
+from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop.flax_definitions import Linen, Nnx, with_flags
 from torch_jax.interop.functional import programs_of
 from torch_jax.interop.jax_defaults import asks_for_wide, narrowed, require
@@ -207,10 +207,11 @@ class FlaxModule(nn.Module):
             (method, training, wide),
             lambda: jax_function(_updating(definition, method, training, wide)),
         )
-        draws = definition.may_draw and self._needs_words(method, wide, tensors, args, kwargs)
-        words = _words() if draws else None
         # autograd keeps the value that a buffer had before it is written
         given = [t if isinstance(t, nn.Parameter) else t.clone() for t in tensors]
+        form = torch.empty(2, dtype=torch.int64)
+        traced, _ = program.traced_for(given, form, args, kwargs)
+        words = _words() if traced.program.reads(len(given)) else None
         result, changed = program(given, words, args, kwargs)
         with torch.no_grad():
             for at, new in changed.items():
@@ -229,35 +230,6 @@ class FlaxModule(nn.Module):
                     f"{leaf.dtype}{list(leaf.shape)}, is on {str(leaf.device)!r}: "
                     f'{moved}.to("jax")'
                 )
-
-    def _needs_words(
-        self, method: str, wide: bool, tensors: list, args: tuple, kwargs: dict
-    ) -> bool:
-        """Return whether a call needs random numbers: found once for all calls of such a form."""
-        leaves, form = trees.flatten((args, kwargs))
-        static = tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
-        forms = forms_key([t for t in (*tensors, *leaves) if isinstance(t, torch.Tensor)])
-        key = method, self.training, wide, form, forms, static, tuple(map(type, static))
-        try:
-            found = programs_of(self).find(key)
-        except TypeError:  # which the call itself refuses with a message
-            return False
-        if found is None:
-            run = _updating(self._definition, method, self.training, wide)
-
-            def results(words: Any, arrays: Any, given: Any) -> list[Any]:
-                called = [g if s is None else s for g, s in zip(given, static, strict=True)]
-                args, kwargs = trees.unflatten(form, called)
-                return trees.flatten(run(arrays, words, args, kwargs))[0]
-
-            words = jax.ShapeDtypeStruct((2,), np.uint32)
-            given = [form_of(x) if isinstance(x, torch.Tensor) else None for x in leaves]
-            with x64_as(wide):
-                closed = jax.make_jaxpr(results)(words, list(map(form_of, tensors)), given)
-            _, is_used = jax_core.with_outputs(closed, range(len(closed.out_avals)))
-            found = is_used[0]
-            programs_of(self).keep(key, found)
-        return found
 
 
 def _updating(definition: Any, method: str, training: bool, wide: bool) -> Callable[..., Any]:

@@ -38,24 +38,6 @@ def another_device(function: Any, tensor: torch.Tensor) -> RuntimeError:
     )
 
 
-def not_hashable(function: Any) -> TypeError:
-    """Return the error for a tree of arguments whose static part is not hashable."""
-    return TypeError(
-        f"the JAX function {name_of(function)} was given a tree whose static part is not hashable: "
-        "make its class a pytree whose auxiliary data are"
-    )
-
-
-def not_pure(function: Any) -> RuntimeError:
-    """Return the error for a function that changes a value that it reads."""
-    return RuntimeError(
-        f"the JAX function {name_of(function)} changes a variable of its closure, a global or an "
-        "object that it reads. It runs when it is traced and not at each call: return the value in "
-        "place of keeping it, or call back to Python with jax.debug.callback or "
-        "jax.experimental.io_callback"
-    )
-
-
 def as_array(function: Any, leaf: Any) -> Any:
     """Return a leaf of a result as an array.
 

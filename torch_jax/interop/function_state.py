@@ -5,18 +5,23 @@ globals that it names, and the values that these hold – functions, containers,
 texts count by value, arrays of JAX by identity since they cannot be written, NumPy's by their
 content. Definitions of libraries count by identity. So ``lambda x: x * scale``, made at each call,
 is the same function for the same scale, and another one for another.
+
+Python's ``pickle`` walks over the values, with rules of its own for those that this file knows. Of
+the bytes that it writes only a digest is kept.
 """
 
 from __future__ import annotations
 
+import dis
 import enum
 import functools
 import hashlib
+import pickle
+import re
 import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import Any
 
 import jax
@@ -26,7 +31,6 @@ import torch
 from torch_jax.budgets import OBJECTS_OF_A_FUNCTION
 from torch_jax.core.user_code import is_library
 from torch_jax.dispatch.call_jax import Given
-from torch_jax.interop.bytecode import Names, names_of
 
 
 class NotUnderstood(Exception):
@@ -48,13 +52,13 @@ class Same:
         return type(other) is Same and other.value is self.value
 
 
-def owner_of(function: Callable[..., Any]) -> Any:
+def owner_of(function: Any) -> Any:
     """Return an object that two makings of a function share: its code, or the object itself."""
     inner = getattr(function, "__func__", function)  # each access makes a new method
     return getattr(inner, "__code__", inner)
 
 
-def state_of(function: Callable[..., Any], static: Iterable[Any] = ()) -> tuple | None:
+def state_of(function: Any, static: Iterable[Any] = ()) -> tuple | None:
     """Return a key of a function and of all that it can read; None where this is unknown.
 
     ``static`` are static arguments of the call.
@@ -69,16 +73,15 @@ def state_of(function: Callable[..., Any], static: Iterable[Any] = ()) -> tuple 
     False
     """
     try:
-        return tuple(_Walk(function, static).found)
-    except (NotUnderstood, RecursionError):
+        return _Walk(function, static).state()
+    except (NotUnderstood, RecursionError, TypeError, pickle.PicklingError):
         return None
 
 
 def identities_of(function: Callable[..., Any], static: Iterable[Any]) -> tuple[Same, ...]:
     """Return the objects that a function can reach and write, as :func:`state_of` finds them."""
-    walk = _Walk(function, static)
-    written = [value for _, value in walk.met.values() if not isinstance(value, _UNWRITTEN)]
-    return tuple(map(Same, (*walk.cells, *written)))
+    met = _Walk(function, static).met
+    return tuple(Same(value) for value in met if not isinstance(value, _UNWRITTEN))
 
 
 def holds_arrays(state: tuple) -> bool:
@@ -86,175 +89,151 @@ def holds_arrays(state: tuple) -> bool:
     return any(type(one) is Same and isinstance(one.value, jax.Array) for one in state)
 
 
-_BY_VALUE = frozenset(
-    (int, bool, str, bytes, type(None), type(Ellipsis), range, torch.dtype, Given)
-)
-_BY_EQUALITY = jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec, jax.Device
+_BY_VALUE = int, bool, str, bytes, float, type(None)
+_BY_EQUALITY = (
+    jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec, jax.Device, Given
+)  # fmt: skip
 _BY_IDENTITY = (
-    type, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, np.ufunc,
-    enum.Enum, np.dtype, type(NotImplemented), torch.device,
+    enum.Enum, np.dtype, type(NotImplemented), type(...), torch.device, torch.dtype, types.CodeType,
+    types.ModuleType, jax.Array,
     type(jax.jit(abs)),  # JAX itself traces such a function once, even if its closure changes
 )  # fmt: skip
-
-
-class _Walk:
-    """One walk over the values that a function reaches: their key, and the values met."""
-
-    def __init__(self, function: Callable[..., Any], static: Iterable[Any]) -> None:
-        self.found: list[Any] = []
-        self._owner = owner_of(function)
-        self.cells: list[types.CellType] = []  # variables of closures
-        self.met: dict[int, tuple[int, Any]] = {}
-        for value in (function, *static):
-            self.add(value)
-
-    def add(self, value: Any) -> None:
-        """Add a value to the key."""
-        kind = type(value)
-        if kind in _BY_VALUE:
-            self.found += kind, value
-        elif kind is float or kind is complex:
-            self.found += kind, repr(value)  # -0.0 is not 0.0, and nan is nan
-        elif isinstance(value, jax.core.Tracer):
-            raise NotUnderstood
-        elif issubclass(kind, jax.Array):
-            self._add_same(value)
-        else:
-            self._add_object(kind, value)
-
-    def _add_object(self, kind: type, value: Any) -> None:
-        """Add a value that may hold others; one that was met before is named by its number."""
-        known = self.met.get(id(value))
-        if known is not None:
-            self.found += "met", known[0]
-            return
-        if len(self.met) > OBJECTS_OF_A_FUNCTION:
-            raise NotUnderstood
-        self.met[id(value)] = len(self.met), value
-        if kind is types.FunctionType:
-            self._add_function(value)
-        elif kind in _PARTS:
-            self._add_all(kind, _PARTS[kind](value))
-        elif isinstance(value, _BY_EQUALITY):
-            self.found += kind, value
-        elif kind is types.ModuleType or kind is object:  # an object holds nothing
-            self._add_same(value)
-        elif issubclass(kind, (tuple, list)):
-            self._add_all(kind, value)
-            self._add_attributes(value)
-        elif issubclass(kind, (dict, types.MappingProxyType)):
-            self._add_all(kind, chain.from_iterable(value.items()))
-            self._add_attributes(value)
-            self._add_all("default", [getattr(value, "default_factory", None)])
-        elif kind in (set, frozenset):
-            self._add_set(kind, value)
-        elif isinstance(value, np.ndarray | np.generic):
-            self._add_numpy(value)
-        elif isinstance(value, type) and not _is_of_library(value):
-            self._add_class(value)
-        elif isinstance(value, _BY_IDENTITY):
-            self._add_same(value)
-        else:
-            self._add_instance(kind, value)
-
-    def _add_same(self, value: Any) -> None:
-        self.found.append("owner" if value is self._owner else Same(value))
-
-    def _add_all(self, kind: Any, values: Iterable[Any]) -> None:
-        values = tuple(values)
-        self.found += kind, len(values)
-        for value in values:
-            self.add(value)
-
-    def _add_set(self, kind: type, values: Any) -> None:
-        if not all(type(v) in _BY_VALUE for v in values):
-            raise NotUnderstood
-        self.found += kind, frozenset((type(v), v) for v in values)
-
-    def _add_numpy(self, value: Any) -> None:
-        if value.dtype.hasobject:
-            raise NotUnderstood
-        data: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        digest = hashlib.blake2b(data, digest_size=16).digest()
-        self.found += type(value), value.dtype.str, value.shape, digest
-
-    def _add_function(self, function: types.FunctionType) -> None:
-        code = function.__code__
-        self._add_same(code)
-        for value in (function.__defaults__, function.__kwdefaults__):
-            if value is not None:
-                self.add(value)
-        for cell in function.__closure__ or ():
-            self.cells.append(cell)
-            self._add_all("cell", _contents(cell))
-        if "__wrapped__" in function.__dict__:
-            self.add(function.__dict__["__wrapped__"])
-        if is_library(code.co_filename):
-            return
-        names, known = names_of(code), function.__globals__
-        for name in sorted(names.globals):
-            if name in known:
-                self.found.append(name)
-                self._add_global(known[name], names)
-
-    def _add_global(self, value: Any, names: Names) -> None:
-        """Add a global; for a module of the user's, also its attributes that the code may read."""
-        self.add(value)
-        if type(value) is types.ModuleType and not _is_library_module(value):
-            for name in sorted(names.attributes & value.__dict__.keys()):
-                self.found.append(name)
-                self._add_global(value.__dict__[name], names)
-
-    def _add_class(self, kind: type) -> None:
-        """Add a class of the user's, whose attributes and methods may be replaced."""
-        self.found.append(Same(kind))
-        for name, value in sorted(vars(kind).items()):
-            if name in _OF_CLASSES:
-                continue
-            if isinstance(value, staticmethod | classmethod):
-                value = value.__func__
-            if isinstance(value, property):
-                value = (value.fget, value.fset)
-            self.found.append(name)
-            self.add(value)
-        for base in kind.__bases__:
-            self.add(base)
-
-    def _add_instance(self, kind: type, value: Any) -> None:
-        """Add an object by its class and its attributes."""
-        module = getattr(value, "__dict__", {}).get("__module__")
-        if callable(value) and _is_library_module(sys.modules.get(str(module))):
-            self._add_same(value)  # such as jax.nn.relu, which names its own module
-            return
-        if not kind.__flags__ & _IS_HEAP_TYPE or isinstance(value, _RUNNING):
-            raise NotUnderstood
-        if not _is_of_library(kind):
-            self.add(kind)
-        self.found.append(Same(kind))
-        self._add_attributes(value)
-
-    def _add_attributes(self, value: Any) -> None:
-        held: Any = object.__getstate__(value)  # a dict; a pair of it and of that of the slots
-        for one in held if isinstance(held, tuple) else (held,):
-            self._add_all("attributes", chain.from_iterable((one or {}).items()))
-
-
-_UNWRITTEN = (
-    types.FunctionType,
-    types.MethodType,
-    functools.partial,
-    tuple,
-    *_BY_IDENTITY,
-    *_BY_EQUALITY,
-)
+_AS_PICKLED = complex, range, slice, re.Pattern, np.ndarray, np.generic
+_CONTAINERS = (
+    tuple, list, dict, set, frozenset, types.FunctionType, types.MethodType, functools.partial,
+    types.CellType,
+)  # fmt: skip
+_PLAIN: Any = str, bytes, int, float, tuple
+_UNWRITTEN = types.FunctionType, types.MethodType, functools.partial, type, tuple
+_RUNNING = types.GeneratorType, types.CoroutineType, torch.Tensor, jax.core.Tracer
 _IS_HEAP_TYPE = 1 << 9  # made by a ``class`` statement, or as such
-_RUNNING = (types.GeneratorType, types.CoroutineType, torch.Tensor)
 _OF_CLASSES = frozenset(
     """__dict__ __weakref__ __module__ __doc__ __qualname__ __annotations__ __abstractmethods__
     _abc_impl __static_attributes__ __firstlineno__ __dataclass_params__ __dataclass_fields__
     __match_args__ __orig_bases__ __parameters__ __slots__ __slotnames__ __hash__""".split()
 )
+
+
+class _Walk(pickle.Pickler):
+    """One walk over the values that a function reaches.
+
+    Attributes:
+      met: the values that count by what they hold.
+    """
+
+    def __init__(self, function: Any, static: Iterable[Any]) -> None:
+        self._digest = hashlib.blake2b(digest_size=16)
+        super().__init__(types.SimpleNamespace(write=self._digest.update), protocol=5)
+        self._owner = owner_of(function)
+        self._kept: dict[int, tuple[int, Any]] = {}
+        self.met: list[Any] = []
+        self.dump((function, *static))
+
+    def state(self) -> tuple:
+        """Return the key: a digest, and the objects that it names by numbers."""
+        return self._digest.digest(), *(held for _, held in self._kept.values())
+
+    def persistent_id(self, value: Any) -> Any:
+        """Return a number for a value that does not count by what it holds; pickle asks first."""
+        kind: Any = type(value)
+        way = _way_of(kind)
+        if way is _BY_VALUE:
+            return None
+        if way is _RUNNING:
+            raise NotUnderstood
+        if way is _BY_EQUALITY:
+            return self._number(value, value)
+        if way is _BY_IDENTITY or way is not _CONTAINERS and _is_of_library(value):
+            return self._number(value, Same(value))
+        self.met.append(value)
+        if len(self.met) > OBJECTS_OF_A_FUNCTION:
+            raise NotUnderstood
+        return None
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return the parts of a value that is no plain container, in the form that pickle asks for.
+
+        They are its state, which is written when pickle knows the value by a number already: it may
+        hold itself.
+        """
+        kind = type(value)
+        if isinstance(value, _AS_PICKLED):
+            return NotImplemented
+        if kind is types.FunctionType:
+            parts = self._of_function(value)
+        elif kind in PARTS:
+            parts = PARTS[kind](value)
+        else:
+            parts = self._of_class(value) if isinstance(value, type) else _of_instance(value)
+        return object, (), (kind, *parts)
+
+    def _number(self, value: Any, held: Any) -> Any:
+        if value is self._owner:
+            return "owner"
+        return self._kept.setdefault(id(value), (len(self._kept), held))[0]
+
+    def _of_function(self, function: types.FunctionType) -> Iterable[Any]:
+        code = function.__code__
+        yield from (code, function.__defaults__, function.__kwdefaults__, function.__closure__)
+        yield vars(function).get("__wrapped__")
+        if not is_library(code.co_filename):
+            names, known = names_of(code)[0], function.__globals__
+            yield from ((n, self._read(known[n], code)) for n in sorted(names) if n in known)
+
+    def _read(self, value: Any, code: types.CodeType) -> Any:
+        """Return a global; of a module of the user's also its attributes that code may read."""
+        if type(value) is not types.ModuleType or _is_library_module(value):
+            return value
+        read = sorted(names_of(code)[1] & vars(value).keys())
+        return value, *((name, self._read(vars(value)[name], code)) for name in read)
+
+    def _of_class(self, kind: type) -> Iterable[Any]:
+        """Yield the parts of a class of the user's, whose attributes may be replaced."""
+        yield self._number(kind, Same(kind))
+        for name, value in sorted(vars(kind).items()):
+            if name in _OF_CLASSES:
+                continue
+            if isinstance(value, staticmethod | classmethod):
+                value = value.__func__
+            yield name, (value.fget, value.fset) if isinstance(value, property) else value
+        yield kind.__bases__
+
+
+@functools.cache
+def _way_of(kind: type) -> Any:
+    """Return how values of a class count: one of the tables above, None if others decide."""
+    for kinds in (_BY_VALUE, _CONTAINERS):
+        if kind in kinds:
+            return kinds
+    if kind is object:  # which holds nothing
+        return _BY_IDENTITY
+    tables = _RUNNING, _BY_EQUALITY, _BY_IDENTITY
+    return next((table for table in tables if issubclass(kind, table)), None)
+
+
+def _is_of_library(value: Any) -> bool:
+    """Return whether a value is a class of a library's, or an object that names its module."""
+    if isinstance(value, type):
+        return _is_library_module(sys.modules.get(value.__module__))
+    module = getattr(value, "__dict__", {}).get("__module__")  # such as jax.nn.relu
+    return callable(value) and _is_library_module(sys.modules.get(str(module)))
+
+
+def _of_instance(value: Any) -> Iterable[Any]:
+    """Yield the elements of an object, and its attributes."""
+    if isinstance(value, dict | types.MappingProxyType):
+        yield tuple(value.items()), getattr(value, "default_factory", None)
+    elif isinstance(value, list | set | frozenset):
+        yield tuple(value)
+    elif (plain := next((base for base in _PLAIN if isinstance(value, base)), None)) is not None:
+        yield plain.__getnewargs__(value)
+    elif not type(value).__flags__ & _IS_HEAP_TYPE:
+        raise NotUnderstood
+    held: Any = object.__getstate__(value)  # a dict; a pair of it and of that of the slots
+    for one in held if isinstance(held, tuple) else (held,):
+        yield tuple((one or {}).items())
 
 
 def _contents(cell: types.CellType) -> tuple:
@@ -265,19 +244,12 @@ def _contents(cell: types.CellType) -> tuple:
 
 
 # The values that an object of a class holds.
-_PARTS: dict[type, Callable[[Any], tuple]] = {
+PARTS: dict[type, Callable[[Any], tuple]] = {
     types.MethodType: lambda method: (method.__func__, method.__self__),
     functools.partial: lambda call: (call.func, call.args, call.keywords),
     types.CellType: _contents,
     weakref.ReferenceType: lambda reference: (reference(),),
-    slice: lambda cut: (cut.start, cut.stop, cut.step),
 }
-
-
-@functools.cache
-def _is_of_library(kind: type) -> bool:
-    """Return whether a class is defined by a library or by Python itself."""
-    return _is_library_module(sys.modules.get(kind.__module__))
 
 
 def _is_library_module(module: types.ModuleType | None) -> bool:
@@ -288,3 +260,33 @@ def _is_library_module(module: types.ModuleType | None) -> bool:
     if file is None:
         return module.__name__ in sys.builtin_module_names
     return is_library(file)
+
+
+# --- names in bytecode ----------------------------------------------------------------------------
+
+_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
+_known: weakref.WeakKeyDictionary[types.CodeType, tuple[set[str], set[str]]]
+_known = weakref.WeakKeyDictionary()
+
+
+def names_of(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """Return the globals that code and the functions inside it read, and all names and texts in it.
+
+    These may be attributes of a module: ``module.scale``, ``getattr(module, "scale")``.
+
+    >>> def f(x): return scale * x.weight + getattr(x, "bias", 0)
+    >>> globals, names = names_of(f.__code__)
+    >>> sorted(globals), sorted(names)
+    (['getattr', 'scale'], ['bias', 'getattr', 'scale', 'weight'])
+    """
+    found = _known.get(code)
+    if found is None:
+        read = dis.get_instructions(code)
+        globals = {one.argval for one in read if one.opname in _GLOBAL}
+        names = {*code.co_names, *(text for text in code.co_consts if isinstance(text, str))}
+        for inner in code.co_consts:
+            if isinstance(inner, types.CodeType):
+                globals |= names_of(inner)[0]
+                names |= names_of(inner)[1]
+        found = _known[code] = globals, names
+    return found

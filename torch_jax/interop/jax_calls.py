@@ -122,12 +122,20 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
     try:
         kept = traces.find(form)
     except TypeError as error:
-        raise function_errors.not_hashable(function) from error
+        raise TypeError(
+            f"the JAX function {function_errors.name_of(function)} was given a tree whose static "
+            "part is not hashable: make its class a pytree whose auxiliary data are"
+        ) from error
     # a trace that calls Python back is valid only for the objects that it may write
     if kept is None or (kept[1] is not None and kept[1] != identities_of(function, given.static)):
         traced = _trace(function, is_wide, structure, given)
         if state_of(function, given.static) != state:
-            raise function_errors.not_pure(function)
+            raise RuntimeError(
+                f"the JAX function {function_errors.name_of(function)} changes a variable of its "
+                "closure, a global or an object that it reads. It runs when it is traced and not "
+                "at each call: return the value in place of keeping it, or call back to Python "
+                "with jax.debug.callback or jax.experimental.io_callback"
+            )
         calls_back = jax_programs.mentions(traced.program.closed.jaxpr, "callback")
         kept = traced, identities_of(function, given.static) if calls_back else None
         traces.keep(form, kept)

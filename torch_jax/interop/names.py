@@ -44,7 +44,7 @@ def _held(function: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors that a function can reach without arguments, by name."""
     owner = getattr(function, "__self__", function)
     if isinstance(owner, torch.nn.Module):
-        yield from _in_module("", owner)
+        yield from in_module("", owner)
     function = inspect.unwrap(function) if callable(function) else function
     function = getattr(function, "__func__", function)
     if not inspect.isfunction(function):
@@ -54,11 +54,12 @@ def _held(function: Any) -> Iterator[tuple[str, torch.Tensor]]:
         if isinstance(value, torch.Tensor):
             yield name, value
         elif isinstance(value, torch.nn.Module):
-            yield from _in_module(f"{name}.", value)
+            yield from in_module(f"{name}.", value)
 
 
-def _in_module(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for path, part in module.named_modules():
-        for name, value in (part._parameters | part._buffers | vars(part)).items():
+def in_module(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a module, plain attributes too, under each of their names."""
+    for path, part in module.named_modules(remove_duplicate=False):
+        for name, value in (vars(part) | part._parameters | part._buffers).items():
             if isinstance(value, torch.Tensor):
                 yield f"{prefix}{path}{'.' if path else ''}{name}", value

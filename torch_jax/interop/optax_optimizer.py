@@ -142,8 +142,6 @@ class Optax(Optimizer):
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = jax_function(optax_state.program(trees))
-        if not any(tree.takes_more for tree in trees):
-            extra = {}
         active = [part.active for part in moved]
         gradients = [[parameter.grad for parameter in part.active] for part in moved]
         kept = [[self.state[p][leaf.key] for p, leaf in part.places()] for part in moved]
@@ -347,7 +345,7 @@ def transformation(tx: Any, hyperparameters: dict[str, Any]) -> Any:
                 f"{', '.join(hyperparameters)}: a transformation that is made has its numbers; "
                 "give the function that makes it, Optax(params, optax.adamw, lr=1e-3)"
             )
-        return tx
+        return optax.with_extra_args_support(tx)
     if not callable(tx):
         raise TypeError(
             f"tx is no transformation of optax, nor a function that makes one, but a {type(tx)}"

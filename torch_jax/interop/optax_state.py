@@ -6,7 +6,6 @@ dicts inside, one for each moment. Here that tree becomes a flat list of named l
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -49,7 +48,6 @@ class Tree:
       leaves: the leaves of the state, in the order of JAX.
       kept: the leaves that are no hyperparameters; those are stored in the groups.
       names: those of the parameters.
-      takes_more: whether an update takes more than gradients, state and parameters.
     """
 
     def __init__(self, tx: Any, names: Sequence[str], shapes: Sequence[jax.ShapeDtypeStruct]):
@@ -76,9 +74,6 @@ class Tree:
             for (path, _), spec, algorithm in zip(found, plain, random, strict=True)
         ]
         self.kept = [leaf for leaf in self.leaves if leaf.number is None]
-        more = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        arguments = inspect.signature(tx.update).parameters.values()
-        self.takes_more = any(argument.kind in more for argument in arguments)
 
     def parameters(self, arrays: Sequence[Any]) -> dict[Name, Any]:
         """Return optax's tree of parameters, or of gradients."""
@@ -207,9 +202,8 @@ def program(trees: Sequence[Tree]) -> Callable[..., Any]:
         ):
             with x64_as(tree.wide):
                 old, updates = tree.parameters(values), tree.parameters(gradients)
-                more = {"grad": updates, **extra} if tree.takes_more else {}
                 state = tree.build(arrays, given)
-                updates, state = tree.tx.update(updates, state, old, **more)
+                updates, state = tree.tx.update(updates, state, old, grad=updates, **extra)
                 new = optax.apply_updates(old, updates)
                 news.append([new[name] for name in tree.names])
                 states.append(tree.taken_apart(state))

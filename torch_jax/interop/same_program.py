@@ -9,7 +9,8 @@ import numpy as np
 
 from torch_jax._private.jaxprs import core
 from torch_jax.budgets import ELEMENTS_OF_A_SMALL_CONSTANT
-from torch_jax.interop.function_state import Same
+from torch_jax.dispatch.jax_programs import mentions
+from torch_jax.interop.function_state import PARTS, Same, state_of
 
 
 def same_program(closed: Any) -> tuple:
@@ -21,54 +22,24 @@ def same_program(closed: Any) -> tuple:
     >>> same_program(one) == same_program(jax.make_jaxpr(lambda x: x * 3)(1.0))
     False
     """
-    return _of_jaxpr(closed.jaxpr), tuple(map(_of_constant, closed.consts))
+    calls_back = mentions(closed.jaxpr, "callback")  # it may write to objects of its own
+    return (not calls_back and state_of(None, (closed,))) or (Same(closed),)
 
 
-def _of_jaxpr(jaxpr: Any) -> tuple:
-    numbers: dict[Any, int] = {}
-
-    def variable(var: Any) -> Any:
-        if isinstance(var, core.Literal):
-            return var.aval, _of_constant(var.val)
-        return numbers.setdefault(var, len(numbers))
-
-    inputs = [(variable(v), v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)]
-    equations = []
-    for eqn in jaxpr.eqns:
-        params = tuple((name, _of_param(value)) for name, value in sorted(eqn.params.items()))
-        read = tuple(map(variable, eqn.invars))
-        made = tuple((variable(v), v.aval) for v in eqn.outvars)
-        equations.append((eqn.primitive, params, read, made, Same(type(eqn.ctx))))
-    return tuple(inputs), tuple(equations), tuple(map(variable, jaxpr.outvars))
-
-
-def _of_constant(value: Any) -> Any:
-    """Return a constant as a key: by its bytes where it is small, else by identity."""
+def _constant(value: Any) -> Any:
+    """Return a constant; a small array of JAX as one of NumPy, which counts by its bytes."""
     is_large = getattr(value, "size", 1) > ELEMENTS_OF_A_SMALL_CONSTANT
-    is_key = isinstance(value, jax.Array) and jax.dtypes.issubdtype(
-        value.dtype, jax.dtypes.extended
-    )
-    if isinstance(value, jax.core.Tracer) or is_large or is_key:
-        return Same(value)
-    array = np.asarray(value)
-    return array.dtype.str, array.shape, array.tobytes(), type(value) in (int, float, complex)
+    if is_large or not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
+        return value
+    is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
+    return value if is_key else np.asarray(value)
 
 
-def _of_param(value: Any) -> Any:
-    if isinstance(value, core.ClosedJaxpr):
-        return same_program(value)
-    if isinstance(value, core.Jaxpr):
-        return _of_jaxpr(value)
-    if isinstance(value, tuple | list):
-        return type(value), tuple(map(_of_param, value))
-    if isinstance(value, dict):
-        return tuple((k, _of_param(v)) for k, v in value.items())
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return _of_constant(value)
-    if callable(value):
-        return Same(value)
-    try:
-        hash(value)
-    except TypeError:
-        return Same(value)
-    return type(value), value
+PARTS |= {
+    core.ClosedJaxpr: lambda closed: (closed.jaxpr, *map(_constant, closed.consts)),
+    core.Jaxpr: lambda jaxpr: (jaxpr.constvars, jaxpr.invars, jaxpr.eqns, jaxpr.outvars),
+    core.JaxprEqn: lambda eqn: (
+        *(eqn.primitive, eqn.params, eqn.invars, eqn.outvars),
+        type(eqn.ctx),  # of ours, where 64-bit types are on
+    ),
+}

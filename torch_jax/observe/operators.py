@@ -142,25 +142,3 @@ def _argument(argument: Any, shape: tuple, size: list[int], dtype: Any, training
         return 0
     values = {"int": 1, "SymInt": 1, "float": 0.5, "number": 2, "bool": False, "str": "none"}
     return size if kind.startswith("List") else values.get(kind)
-
-
-def to_device(value: Any, training: bool) -> Any:
-    """Return arguments on the device; floating tensors require gradients in training."""
-    if isinstance(value, list | tuple):
-        return type(value)(to_device(v, training) for v in value)
-    if not isinstance(value, torch.Tensor):
-        return value
-    moved = value.to("jax")
-    return moved.requires_grad_() if training and moved.is_floating_point() else moved
-
-
-def placement(op: Any) -> dict[str, str]:
-    """Return the arguments that put the result of an operator without tensors on the device.
-
-    >>> placement(torch.ops.aten.ones.default), placement(torch.ops.aten.relu.default)
-    ({'device': 'jax'}, {})
-    """
-    kinds = {a.name: str(a.real_type) for a in op._schema.arguments}
-    if "device" not in kinds or any("Tensor" in kind for kind in kinds.values()):
-        return {}
-    return {"device": pytorch.DEVICE_TYPE}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
+from torch_jax._private import pytorch
 from torch_jax.core import errors
 from torch_jax.memory.storage import tensors_in
 from torch_jax.observe import operators, trace_ops
@@ -21,13 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help=about)
     parser.add_argument("--family", help="list the operators of a file of torch_jax/ops only")
     parser.add_argument("--call", help="show what a Python expression runs, with torch, F and nn")
-    parser.add_argument("--markdown", action="store_true", help="print docs/operators.md")
 
 
 def answer(given: argparse.Namespace) -> Iterator[str]:
     """Yield the printed lines; raise ``KeyError`` for an unknown operator or family."""
-    if given.markdown:
-        return _page()
     if given.call:
         return _call(given.call)
     return _operator(given.name) if given.name else _list(given.family)
@@ -69,9 +66,16 @@ def _example(op: Any, mode: str) -> Iterator[str]:
         yield f"  {mode}: no example arguments found; give a call with --call"
         return
     yield f"  {mode}: {errors.describe_call(op, args, {})}"
-    moved = operators.to_device(args, training)
+    moved = tree_map_only(torch.Tensor, lambda tensor: _moved(tensor, training), args)
+    has_device = any(argument.name == "device" for argument in op._schema.arguments)
+    placed = {"device": pytorch.DEVICE_TYPE} if has_device else {}
     with torch.set_grad_enabled(training):
-        yield from _steps(lambda: op(*moved, **operators.placement(op)))
+        yield from _steps(lambda: op(*moved, **placed))
+
+
+def _moved(tensor: torch.Tensor, training: bool) -> torch.Tensor:
+    moved = tensor.to(pytorch.DEVICE_TYPE)
+    return moved.requires_grad_() if training and moved.is_floating_point() else moved
 
 
 def _call(expression: str) -> Iterator[str]:
@@ -102,49 +106,9 @@ def _steps(function: Callable[[], Any]) -> Iterator[str]:
 
 
 def _reached(calls: list[trace_ops.Call]) -> Iterator[str]:
-    """Yield the outermost operators of this device below calls, and the lowerings that they run."""
+    """Yield the outermost operators of this device below calls, with all that they call."""
     for call in calls:
         if call.operator is None:
             yield from _reached(call.children)
-            continue
-        yield _line(call.operator, 4)
-        below = (inner for child in call.children for inner in child.walk())
-        found = [inner.operator for inner in below if inner.operator and not inner.children]
-        for operator in dict.fromkeys(found):
-            if operator.rung not in ("view", "kernel"):
-                yield _line(operator, 6)
-
-
-def _line(operator: Any, indent: int) -> str:
-    name = " " * indent + operator.name
-    return f"{name:48} {operator.rung:14} {operator.where}".rstrip()
-
-
-def _page() -> Iterator[str]:
-    found = operators.operators()
-    rungs = Counter(one.rung for one in found)
-    counts = Counter((one.family, one.rung) for one in found)
-    yield "# Operators"
-    yield ""
-    yield "Made by `python -m torch_jax ops --markdown` (`make docs`); `python -m torch_jax ops"
-    yield "aten.dropout` shows the operators that a call runs."
-    yield ""
-    yield "## By rung of the lookup ladder"
-    yield ""
-    yield "| rung | overloads | meaning |"
-    yield "|---|---|---|"
-    for rung, text in operators.RUNGS.items():
-        if rungs[rung]:
-            yield f"| {rung} | {rungs[rung]} | {text} |"
-    yield ""
-    yield "## By family"
-    yield ""
-    yield "Lowerings are written by hand, variants follow from them by schema."
-    yield ""
-    yield "| family | lowerings | variants | contents |"
-    yield "|---|---|---|---|"
-    for name in sorted({one.family for one in found} - {""}):
-        lowerings, derived = counts[name, "table"], counts[name, "variant"]
-        about = (sys.modules[f"torch_jax.ops.{name}"].__doc__ or "").strip().partition("\n")[0]
-        if lowerings or derived:
-            yield f"| `{name}` | {lowerings} | {derived} | {about} |"
+        else:
+            yield from call.lines(2, call.line)

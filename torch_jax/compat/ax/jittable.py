@@ -14,6 +14,7 @@ from torch_jax.compat.ax import draws
 from torch_jax.compat.ax.environment import default_env, tensor_of
 from torch_jax.compat.ax.interop import jitted
 from torch_jax.graphs.runner import first_names
+from torch_jax.interop import names
 from torch_jax.interop.functional import SWAPPING
 
 Tensors = dict[str, torch.Tensor]
@@ -26,13 +27,9 @@ def extract_all_buffers(module: nn.Module) -> tuple[Tensors, Tensors]:
     """
     params: Tensors = {}
     others: Tensors = {}
-    for path, part in module.named_modules(remove_duplicate=False):
-        prefix = f"{path}." if path else ""
-        held = {**vars(part), **part._parameters, **part._buffers}
-        for name, tensor in held.items():
-            if isinstance(tensor, torch.Tensor):
-                is_trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
-                (params if is_trained else others)[prefix + name] = tensor
+    for name, tensor in names.in_module("", module):
+        is_trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+        (params if is_trained else others)[name] = tensor
     return params, others
 
 
