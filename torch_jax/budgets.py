@@ -65,6 +65,8 @@ IMAGES_OF_A_SMALL_BATCH = 4
 # Elements of the largest window of a maximum whose gradient is written out, one sum for each:
 # 5x5 takes 2.5 times as long as a scatter on CPUs, and 7x7 with stride 7 200 times.
 ELEMENTS_OF_A_MAXIMUM = 9
+# Reads of other places that may be behind a result of a fused program on the CPU.
+READS_OF_A_FUSION = 32
 # Groups of causal attention's blocks: programs grow with them, as the work does that they skip.
 GROUPS_OF_BLOCKS = 4
 # Rows of a block of attention, at least, where memory asks for smaller ones.

@@ -77,7 +77,7 @@ def test_the_exported_file_has_both_sides_on_one_clock(x, tmp_path):
 def test_compiled_functions_say_operators_and_lines(x):
     def step(x):
         y = x @ x
-        return torch.softmax(y, -1)
+        return torch.relu(y)
 
     compiled = torch_jax.jit(step)
     for _ in range(3):
@@ -94,7 +94,7 @@ def test_compiled_functions_say_operators_and_lines(x):
 @pytest.mark.slow
 def test_a_profile_has_what_its_last_calls_launched():
     # the result is dropped while its program runs, so that no array is left to wait for
-    compiled = torch_jax.jit(lambda x: torch.softmax(x @ x @ x @ x, -1))
+    compiled = torch_jax.jit(lambda x: torch.relu(x @ x @ x @ x))
     x = torch.randn(512, 512).to("jax")
     for _ in range(3):
         compiled(x)
@@ -103,7 +103,7 @@ def test_a_profile_has_what_its_last_calls_launched():
             compiled(x)
         found = [e.name for e in kernels(prof.events())]
         assert sum(name.startswith("aten::mm: ") for name in found) == 3
-        assert any(name.startswith("aten::_softmax: ") for name in found)
+        assert any(name.startswith("aten::relu: ") for name in found)
         assert not any("fence" in e.name for e in kernels(prof.events()))
 
 

@@ -6,6 +6,7 @@ To import that imports Pallas, which takes a tenth of a short program's start.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +27,31 @@ def _core() -> Any:
 
 if not TYPE_CHECKING:
     core = _core()
+
+
+def with_barriers(closed: Any, variables: Iterable[Any]) -> Any:
+    """Return a closed jaxpr in which later equations read these variables behind a barrier."""
+    behind = {var: type(var)(var.aval) for var in variables}
+
+    def read(atoms: Iterable[Any]) -> list[Any]:
+        return [
+            atom if isinstance(atom, core.Literal) else behind.get(atom, atom) for atom in atoms
+        ]
+
+    equations = []
+    for eqn in closed.jaxpr.eqns:
+        equations.append(eqn.replace(invars=read(eqn.invars)))
+        for var in filter(behind.__contains__, eqn.outvars):
+            (barrier,) = _barrier(var.aval).eqns
+            equations.append(barrier.replace(invars=[var], outvars=[behind[var]]))
+    outputs = read(closed.jaxpr.outvars)
+    return closed.replace(jaxpr=closed.jaxpr.replace(eqns=equations, outvars=outputs))
+
+
+def _barrier(aval: Any) -> Any:
+    jax = importlib.import_module("jax")
+    form = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    return jax.make_jaxpr(jax.lax.optimization_barrier)(form)
 
 
 _CALLS = {

@@ -12,7 +12,7 @@ import torch
 
 from torch_jax import config, ops
 from torch_jax._private import pytorch
-from torch_jax.core import log, waking
+from torch_jax.core import forks, log, waking
 from torch_jax.dispatch import attention_choice, autocast, call_jax, ladder, sparse
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
@@ -34,6 +34,7 @@ def install() -> None:
     _libraries.extend((library, _own_operators(), attention_choice.install(), autocast.install()))
     _libraries.extend(sparse.install())
     config.listeners.append(ladder.forget_compiled)
+    forks.listeners.append(ladder.forget_compiled)
     config.setters["log"] = log.follow
     log.follow(config.get("log"))
 

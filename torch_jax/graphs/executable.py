@@ -24,7 +24,7 @@ from torch import fx
 
 from torch_jax import config
 from torch_jax._private import pytorch
-from torch_jax.compiler import donation
+from torch_jax.compiler import donation, fusion
 from torch_jax.compiler import options as xla_options
 from torch_jax.core import absent, errors, policies, precision, progress, tracers
 from torch_jax.core.log import LOGGER
@@ -280,9 +280,8 @@ class Executable:
             return [*arrays, *(ok for ok, _, _ in run.checks)]
 
         donated = [at + 1 for at in self._donated]  # argument 0 is the random key words
-        compiled = _Compiled(
-            jax.jit(torch_jax_graph, donate_argnums=donated, compiler_options=self.options)
-        )
+        run = fusion.bounded(torch_jax_graph)
+        compiled = _Compiled(jax.jit(run, donate_argnums=donated, compiler_options=self.options))
         return compiled
 
     def _on_host(self) -> list[bool]:

@@ -18,7 +18,7 @@ import numpy as np
 from torch_jax import target
 from torch_jax._private import jax_core
 from torch_jax._private.jaxprs import core
-from torch_jax.compiler import donation, options
+from torch_jax.compiler import donation, fusion, options
 from torch_jax.compiler.worker import WORKER
 from torch_jax.core import compilations, crossed, progress
 from torch_jax.core.absent import Absent
@@ -60,7 +60,7 @@ class Program:
         self._made = compilations.NOTHING  # by another thread
         jitted: Any = functools.partial(
             jax.jit,
-            _function(steps, outputs, self._doubles),
+            fusion.bounded(_function(steps, outputs, self._doubles)),
             donate_argnums=tuple(at + 3 for at in donated),
             compiler_options=options.whole(),
             keep_unused=True,

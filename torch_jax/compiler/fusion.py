@@ -1,0 +1,136 @@
+"""Results that are put into memory, where XLA's compiler for the CPU would compute them too often.
+
+XLA fuses an operator with all that read its result. Those that read elements of other places –
+shifted, transposed, repeated – compute each of them again, and all behind it: the loop
+``x = x + x.roll(1, 0) + x.roll(-1, 0)`` takes three times as long for each further round, and for
+forty rounds 50 times as long as PyTorch. So such reads are counted here, and where too many are
+behind a result, it is put into memory. Elements of the same place are computed once for all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from torch_jax import target
+from torch_jax._private.jaxprs import called_once, core, with_barriers
+from torch_jax.budgets import READS_OF_A_FUSION
+
+# Equations that read elements of other places, and are fused.
+_MOVES = frozenset(
+    "broadcast_in_dim concatenate dynamic_slice gather pad rev slice transpose".split()
+)
+_RESHAPES = frozenset(("expand_dims", "reshape", "squeeze"))
+# Equations that are not fused, although their results have the shape of their operands.
+_ALONE = frozenset(
+    "cholesky cond cumlogsumexp cummax cummin cumprod cumsum fft lu optimization_barrier "
+    "pure_callback scan sort triangular_solve while".split()
+)
+_ALL = -1  # the key of all reads in counts by operand
+
+
+def bounded(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Return a function of arrays, which gives a list of arrays, with such results in memory.
+
+    It looks at the equations of the function itself, one for each operator, not at those inside.
+    """
+
+    @functools.wraps(function)
+    def run(*arrays: Any) -> list[Any]:
+        if not target.on_cpu():
+            return function(*arrays)
+        closed = jax.make_jaxpr(function)(*arrays)
+        return core.jaxpr_as_fun(with_barriers(closed, results_in_memory(closed.jaxpr)))(*arrays)
+
+    return run
+
+
+class _Move:
+    """An equation that reads other places.
+
+    Attributes:
+      reads: how many, with those behind them, and how many of each operand of the jaxpr.
+    """
+
+    def __init__(self, reads: Counter[int]):
+        self.reads = reads
+
+
+# The moves behind a value, and the operands of its jaxpr that it reads at the same place.
+_Behind = frozenset[Any]
+_NOTHING: _Behind = frozenset()
+
+
+def results_in_memory(jaxpr: Any) -> list[Any]:
+    """Return the variables of a jaxpr that are to be put into memory.
+
+    >>> def run(x):
+    ...     for _ in range(12):
+    ...         x = x + x[::-1]
+    ...     return x
+    >>> len(results_in_memory(jax.make_jaxpr(run)(jax.numpy.ones(5)).jaxpr))
+    2
+    """
+    known, found = dict.fromkeys(jaxpr.invars, _NOTHING), []
+    for eqn in jaxpr.eqns:
+        for var, behind in zip(eqn.outvars, _results(eqn, _of(known, eqn.invars)), strict=True):
+            is_read_too_often = _reads(behind)[_ALL] > READS_OF_A_FUSION
+            found += [var] * is_read_too_often
+            known[var] = _NOTHING if is_read_too_often else behind
+    return found
+
+
+def _of(known: dict[Any, _Behind], atoms: Iterable[Any]) -> list[_Behind]:
+    return [_NOTHING if isinstance(a, core.Literal) else known.get(a, _NOTHING) for a in atoms]
+
+
+def _results(eqn: Any, operands: Sequence[_Behind]) -> list[_Behind]:
+    """Return what is behind the results of an equation."""
+    inner, name = called_once(eqn), eqn.primitive.name
+    if inner is not None:
+        return _called(_inside(inner.jaxpr), operands)
+    together = _NOTHING.union(*operands)
+    shapes = {one.aval.shape for one in eqn.invars}
+    if eqn.outvars[0].aval.size <= 1:  # computed once for all that read it
+        return [_NOTHING] * len(eqn.outvars)
+    if name in _MOVES and shapes != {()}:
+        return [frozenset((_Move(_reads(together) + Counter((_ALL,))),))]
+    is_fused = name in _RESHAPES or (
+        name not in _ALONE and shapes <= {(), eqn.outvars[0].aval.shape}
+    )
+    return [together if is_fused else _NOTHING] * len(eqn.outvars)
+
+
+def _inside(jaxpr: Any) -> list[_Behind]:
+    """Return what is behind each result of a jaxpr, with its operands as numbers."""
+    known: dict[Any, _Behind] = {var: frozenset((at,)) for at, var in enumerate(jaxpr.invars)}
+    for eqn in jaxpr.eqns:
+        known.update(zip(eqn.outvars, _results(eqn, _of(known, eqn.invars)), strict=True))
+    return _of(known, jaxpr.outvars)
+
+
+def _called(results: Iterable[_Behind], operands: Sequence[_Behind]) -> list[_Behind]:
+    """Return what is behind the results of a jaxpr that is given these operands."""
+
+    @functools.cache
+    def given(one: Any) -> _Behind:
+        if type(one) is int:
+            return operands[one]
+        total = Counter({_ALL: one.reads[_ALL]})
+        for at in one.reads.keys() - {_ALL}:
+            total.update({k: n * one.reads[at] for k, n in _reads(operands[at]).items()})
+        return frozenset((_Move(total),))
+
+    return [_NOTHING.union(*map(given, result)) for result in results]
+
+
+def _reads(behind: _Behind) -> Counter[int]:
+    """Return how many reads of other places are behind a value, and how many of each operand."""
+    total: Counter[int] = Counter()
+    for one in behind:
+        total.update({one: 1} if type(one) is int else one.reads)
+    return total
