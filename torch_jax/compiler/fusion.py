@@ -30,7 +30,7 @@ _ALONE = frozenset(
     "cholesky cond cumlogsumexp cummax cummin cumprod cumsum fft lu optimization_barrier "
     "pure_callback scan sort triangular_solve while".split()
 )
-_ALL = -1  # the key of all reads in counts by operand
+_ALL = "all"  # the key of all reads in counts by operand
 
 
 def bounded(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
@@ -56,7 +56,7 @@ class _Move:
       reads: how many, with those behind them, and how many of each operand of the jaxpr.
     """
 
-    def __init__(self, reads: Counter[int]):
+    def __init__(self, reads: Counter[Any]):
         self.reads = reads
 
 
@@ -128,9 +128,9 @@ def _called(results: Iterable[_Behind], operands: Sequence[_Behind]) -> list[_Be
     return [_NOTHING.union(*map(given, result)) for result in results]
 
 
-def _reads(behind: _Behind) -> Counter[int]:
+def _reads(behind: _Behind) -> Counter[Any]:
     """Return how many reads of other places are behind a value, and how many of each operand."""
-    total: Counter[int] = Counter()
+    total: Counter[Any] = Counter()
     for one in behind:
         total.update({one: 1} if type(one) is int else one.reads)
     return total
