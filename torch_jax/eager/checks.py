@@ -5,15 +5,15 @@ compile therefore sees the first number only. So every number that is new to an 
 tensors of these dtypes, is tried on the CPU's own kernel (:mod:`torch_jax.eager.twins`), whose
 error is raised. Numbers that passed are remembered, and then cost one look-up.
 
-A learning rate that decays, or Adam's corrections, would call the kernel at each step. So after two
-floats the kernel is called with floats of all magnitudes and signs. One that refuses none of them
-checks no float, up to the largest that its dtypes hold.
+A learning rate that decays, or Adam's corrections, would call the kernel at each step. So at the
+first float the kernel is called with floats of all magnitudes and signs. One that refuses none of
+them checks no float, up to the largest that its dtypes hold.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -47,23 +47,22 @@ def checked(op: Any, lowering: Lowering, call: Call) -> Call:
         i for i, a in enumerate(op._schema.arguments) if a.name in taken or a.kwarg_only
     )  # calls with fewer arguments bring none
     infers = lowering.meta is True
-    passed: set[tuple] = set()
-    bounds: dict[tuple, float] = {}  # by the key of a call without its floats
+    passed: dict[tuple, float] = {}  # for the key of a call without its floats, their bound
 
     def check(known: tuple, args: tuple, kwargs: dict[str, Any]) -> None:
         kind, given = _without_floats(known), twins.by_name(op, args, kwargs)
-        bound = bounds.get(kind, 0.0)
-        if bound and all(abs(value) < bound for value in _floats(given)):
+        bound = passed.get(kind)
+        if bound and all(abs(value) < bound for value in _leaves(given, float)):
             return
         _refuse(op, infers, given)
         # with no elements to compute, some kernels check nothing; a trace's numbers are its guards
-        if not all(map(torch.Tensor.numel, tensors_in(args))) or _traced(given):
+        if not all(map(torch.Tensor.numel, tensors_in(args))) or _leaves(given, torch.SymFloat):
             return
-        if kind in passed and kind != known and kind not in bounds:
-            bounds[kind] = _bound(op, given)
         if len(passed) >= ENTRIES_REMEMBERED:
             passed.clear()
-        passed.update((known, kind))
+        if bound is None and kind != known:
+            passed[kind] = _bound(op, given)
+        passed[known] = 0.0
 
     def checking(*args: Any, **kwargs: Any) -> Any:
         if kwargs or len(args) > first:
@@ -140,8 +139,13 @@ def _without_floats(known: Any) -> Any:
     return float if type(known) is float else known
 
 
-def _floats(given: dict[str, Any]) -> Iterator[float]:
-    return (value for value in jax.tree.leaves(given) if type(value) is float)
+def _leaves(given: Any, kind: Any) -> list[Any]:
+    return [value for value in jax.tree.leaves(given) if isinstance(value, kind)]
+
+
+def _instead(value: Any, number: Any, kind: Any) -> Any:
+    """Return an argument with a number in place of each of its numbers of a kind."""
+    return jax.tree.map(lambda one: number if isinstance(one, kind) else one, value)
 
 
 def _bound(op: Any, given: dict[str, Any]) -> float:
@@ -150,37 +154,27 @@ def _bound(op: Any, given: dict[str, Any]) -> float:
     if not dtypes or not all(dtype.is_floating_point for dtype in dtypes):
         return 0.0
     bound = min(torch.finfo(dtype).max for dtype in dtypes) / 2
-    floats = [name for name, value in given.items() if list(_floats({name: value}))]
-    for names in (floats, *([name] for name in floats)):
-        for value in (*_MAGNITUDES, bound):
-            for number in (value, -value):
-                other = {name: _instead(given[name], number, float) for name in names}
-                named = twins.twins(op, given | other, twins.small)
-                if twins.refusal(op, named) is not None:
-                    return 0.0
+    named = twins.twins(op, given, twins.small)
+    floats = {name: value for name, value in named.items() if _leaves(value, float)}
+    for number in (sign * value for value in (*_MAGNITUDES, bound) for sign in (1, -1)):
+        others = {name: _instead(value, number, float) for name, value in floats.items()}
+        for instead in (others, *({name: other} for name, other in others.items())):
+            if twins.refusal(op, named | instead) is not None:
+                return 0.0
     return bound
-
-
-def _instead(value: Any, number: Any, kind: Any) -> Any:
-    """Return an argument with a number in place of each of its numbers of a kind."""
-    return jax.tree.map(lambda one: number if isinstance(one, kind) else one, value)
-
-
-def _traced(given: dict[str, Any]) -> list[Any]:
-    return [value for value in jax.tree.leaves(given) if isinstance(value, torch.SymFloat)]
 
 
 def _refuse(op: Any, infers: bool, given: dict[str, Any]) -> None:
     """Raise the CPU's error for the numbers of a call."""
     given = _one_of_each(given) if "_foreach_" in op.name() else given
     named = twins.twins(op, given, twins.small)
-    traced = _traced(given)
+    traced = _leaves(given, torch.SymFloat)
     if traced and numbers.guarded(_predicate(op, named), traced) is not False:
         return
     error = _verdict(op, numbers.plain(named))
-    if error is twins.UNKNOWN:
-        error = _refused_by_meta(op, numbers.plain(given)) if infers else None
-    if error is not None:
+    if error is twins.UNKNOWN and infers:  # no kernel for the dtypes, or for small sizes
+        meta.infer(op, (), numbers.plain(given))
+    elif error is not None and error is not twins.UNKNOWN:
         error.add_note(f"in {errors.describe_call(op, (), given)}")
         raise error
 
@@ -193,28 +187,21 @@ def _one_of_each(given: dict[str, Any]) -> dict[str, Any]:
     lists = {name: value for name, value in given.items() if isinstance(value, list | tuple)}
     if len(set(map(len, lists.values()))) != 1:
         return given
-    columns = enumerate(zip(*lists.values(), strict=True))
-    places = {tuple(map(_kind, column)): i for i, column in columns}
-    return given | {name: [value[i] for i in places.values()] for name, value in lists.items()}
+    columns = {tuple(map(_kind, column)): column for column in zip(*lists.values(), strict=True)}
+    return given | dict(zip(lists, map(list, zip(*columns.values(), strict=True)), strict=False))
 
 
 def _verdict(op: Any, named: dict[str, Any]) -> Exception | None:
     """Return the CPU's error for the numbers among twins of the arguments."""
     takers = [a.name for a in op._schema.arguments if takes_number(a)]
-    others = (
-        named | {k: _instead(named[k], ordinary, object) for k in takers if k in named}
-        for ordinary in _ORDINARY
-    )
-    return twins.verdict(op, named, others)
+    given = {name: named[name] for name in takers if name in named}
 
+    def is_due(_error: Exception, named: dict[str, Any]) -> bool:
+        """Return whether the CPU takes some ordinary numbers in place of them."""
+        ordinary = (_instead(given, number, object) for number in _ORDINARY)
+        return any(twins.refusal(op, named | others) is None for others in ordinary)
 
-def _refused_by_meta(op: Any, given: dict[str, Any]) -> Exception | None:
-    """Return the meta function's error, if the CPU has no kernel for the dtypes or small sizes."""
-    try:
-        meta.infer(op, (), given)
-    except RuntimeError as error:
-        return error
-    return None
+    return twins.verdict(op, [named], is_due)
 
 
 # One function for all equal calls, so that the tape of a trace has one for each number.

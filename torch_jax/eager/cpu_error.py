@@ -46,7 +46,7 @@ def instead_of_metas(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception 
     given = twins.by_name(op, args, kwargs)
     if twins.on_cpu(op) is not op or not _is_plain(given):
         return None
-    found = _refusal(op, given, twins.whole)
+    found = _refusal(op, given, twins.whole(given))
     if found is not None:
         found.add_note(f"in {errors.describe_call(op, args, kwargs)}")
     return found

@@ -2,69 +2,77 @@
 
 PyTorch refuses some of them, each operator by rules of its own: the memory written may be a whole
 input, but no part of one; where a kernel gathers, not even that. The CPU's kernel is called for its
-error (:mod:`torch_jax.eager.twins`), once for each geometry. Calls that it takes are computed here
-as if all were read before anything is written. Windows that overlap are refused: PyTorch promises
-no order in which their elements are written.
+error (:mod:`torch_jax.eager.twins`). Calls that it takes are computed here as if all were read
+before anything is written. Windows that overlap are refused: PyTorch promises no order in which
+their elements are written.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import torch
 
 from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.core import errors
 from torch_jax.eager import twins, variants
 from torch_jax.memory import geometry
-from torch_jax.memory.storage import is_jax, span, tensors_in
+from torch_jax.memory.storage import is_jax, tensors_in
 
-_WRITE = "torch_jax::write_"  # the name of ``copy_`` here
-_verdicts: dict[tuple, str | None] = {}
+_verdicts: dict[tuple, Exception | None] = {}
 
 
 def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Raise where the CPU refuses a call because of the memory that it writes."""
-    tensors = [t for t in tensors_in((args, kwargs)) if is_jax(t)]
     numbers: dict[int, int] = {}  # of the storages: addresses come and go
-    places = [(*_place(t), numbers.setdefault(_storage(t), len(numbers))) for t in tensors]
+    places = [_place(t, numbers) for t in tensors_in((args, kwargs)) if is_jax(t)]
     known = (op, *places)
     if known not in _verdicts:
         if len(_verdicts) >= ENTRIES_REMEMBERED:
             _verdicts.clear()
-        _verdicts[known] = _verdict(op, args, kwargs, tensors)
-    message = _verdicts[known]
-    if message is not None:
-        raise RuntimeError(message)
+        _verdicts[known] = _verdict(twins.on_cpu(op), args, kwargs)
+    error = _verdicts[known]
+    if error is not None and error is not twins.UNKNOWN:
+        raise RuntimeError(str(error))
 
 
-def _verdict(op: Any, args: tuple, kwargs: dict, tensors: list[torch.Tensor]) -> str | None:
+def _verdict(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
     """Return the CPU's error for the memory that a call writes, None where it computes."""
-    given = twins.by_name(op, args, kwargs)
-    if variants.is_out(op) and any(_reads_windows(a, b) for a, b in _pairs(op, given)):
-        return errors.SHARED
-    kinds = {_relation(a, b) for a, b in _pairs(op, given)}
-    if kinds <= {"apart"}:
+    if op is None:
         return None
-    small = "part" not in kinds and twins.can_be_small(op)
-    if op.name() == _WRITE:
-        op = torch.ops.aten.copy_.default
-        given = {"self": given["self"], "src": given["source"]}
-    makes = [_Small()] * small + [_Same(tensors)]
-    errors_of_twins = (twins.refusal(op, twins.twins(op, given, make)) for make in makes)
-    # small twins may be refused for their sizes
-    error = next((e for e in errors_of_twins if e is None or _is_about_memory(e)), None)
-    return None if error is None else str(error)
+    given = twins.by_name(op, args, kwargs)
+    pairs = list(_pairs(op, given))
+    if variants.is_out(op) and any(itertools.starmap(_reads_windows, pairs)):
+        return RuntimeError(errors.SHARED)
+    kinds = set(itertools.starmap(_relation, pairs)) - {"apart"}
+    tries = _twins(op, given, "part" in kinds) if kinds else ()
+    return twins.verdict(op, tries, _is_about_memory)
 
 
-def _is_about_memory(error: Exception) -> bool:
+def _twins(op: Any, given: twins.Named, is_of_parts: bool) -> Iterator[twins.Named]:
+    """Yield small twins, which may be refused for their sizes, and twins of the same geometry."""
+    if not is_of_parts and twins.can_be_small(op):
+        same: dict[tuple, torch.Tensor] = {}  # views of the same elements have one small twin
+        numbers: dict[int, int] = {}
+
+        def first(value: Any) -> Any:
+            is_tensor = isinstance(value, torch.Tensor)
+            return same.setdefault(_place(value, numbers), value) if is_tensor else value
+
+        yield twins.twins(op, jax.tree.map(first, given), twins.small)
+    yield twins.twins(op, given, twins.whole(given))
+
+
+def _is_about_memory(error: Exception, _named: twins.Named) -> bool:
     return "single memory location" in str(error)
 
 
 def _pairs(op: Any, given: dict[str, Any]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield pairs of written and other tensors; elements of lists with those at their position."""
-    written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
+    written = {a.name for a in op._schema.arguments if variants.is_mutated(a)}
     for name in written & given.keys():
         for other, value in given.items():
             pairs = _together(given[name], value)
@@ -82,7 +90,8 @@ def _together(written: Any, other: Any) -> Iterator[tuple[torch.Tensor, torch.Te
 
 def _reads_windows(out: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether overlapping windows are written while a call reads their storage."""
-    return geometry.may_overlap(out.shape, out.stride()) and _storage(out) == _storage(other)
+    is_shared = twins.storage_of(out) == twins.storage_of(other)
+    return is_shared and geometry.may_overlap(out.shape, out.stride())
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
@@ -100,9 +109,9 @@ def _relation(a: torch.Tensor, b: torch.Tensor) -> str:
         return "part" if _repeats(a) else "whole"
     if not (a.numel() and b.numel()):
         return "apart"
-    if _storage(a) != _storage(b):
+    if twins.storage_of(a) != twins.storage_of(b):
         return "apart"
-    first, second = _bytes(a), _bytes(b)
+    first, second = twins.reach(a), twins.reach(b)
     if first[1] <= second[0] or second[1] <= first[0]:
         return "apart"
     if any(geometry.memory_order(t.shape, t.stride()) is None for t in (a, b)):
@@ -110,47 +119,8 @@ def _relation(a: torch.Tensor, b: torch.Tensor) -> str:
     return "whole" if first == second and a.stride() == b.stride() else "part"
 
 
-def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return begin and end of a tensor's elements in its storage."""
-    end = span(tensor.shape, tensor.stride(), int(tensor.storage_offset()))
-    return int(tensor.storage_offset()) * tensor.itemsize, end * tensor.itemsize
-
-
-def _place(tensor: torch.Tensor) -> tuple:
-    """Return the place of a tensor's elements in its storage."""
-    return tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-class _Small:
-    """Makes small twins; views of the same elements have one."""
-
-    def __init__(self) -> None:
-        self.made: dict[tuple, torch.Tensor] = {}
-
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not is_jax(tensor):
-            return tensor
-        place = (*_place(tensor), _storage(tensor))
-        return self.made.setdefault(place, twins.small(tensor))
-
-
-class _Same:
-    """Makes twins of the same geometry over storages that are shared as the tensors' are."""
-
-    def __init__(self, tensors: list[torch.Tensor]):
-        sizes: dict[int, int] = {}
-        for tensor in tensors:
-            at = _storage(tensor)
-            sizes[at] = max(sizes.get(at, 0), _bytes(tensor)[1])
-        self.storages = {at: torch.zeros(n, dtype=torch.uint8) for at, n in sizes.items()}
-
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not is_jax(tensor):
-            return tensor
-        storage = self.storages[_storage(tensor)].untyped_storage()
-        twin = torch.empty(0, dtype=tensor.dtype, device="cpu")
-        return twin.set_(storage, int(tensor.storage_offset()), tensor.shape, tensor.stride())
+def _place(tensor: torch.Tensor, numbers: dict[int, int]) -> tuple:
+    """Return the place of a tensor's elements in its storage, which has a number."""
+    at = numbers.setdefault(twins.storage_of(tensor), len(numbers))
+    offset = int(tensor.storage_offset())
+    return tensor.dtype, tuple(tensor.shape), tensor.stride(), offset, at

@@ -12,7 +12,6 @@ of floats than the CPU.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +20,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.budgets import ELEMENTS_TRIED_ON_CPU
-from torch_jax.core import errors
-from torch_jax.eager import checks, twins
+from torch_jax.eager import cpu_error, twins
 from torch_jax.memory.storage import tensors_in
 
 # CUDA takes integers here, and libraries ask for the device before they cast for the CPU.
@@ -47,68 +45,47 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     are_sizes = (type(n) is int for tensor in tensors_in(given) for n in tensor.shape)
     if form in _taken or not all(are_sizes):  # of a program for many sizes
         return
-    answer = pytorch.without_warnings(lambda: _ask(op, given))
-    if answer is None:
+    error = pytorch.without_warnings(lambda: _ask(op, given))
+    if error is None:
         _taken.add(form)
         if _unusual_masks(given):
-            _have_warned(op, given)
-    elif answer is not twins.UNKNOWN:
-        _raise(answer, op, args, kwargs)
-
-
-def _have_warned(op: Any, given: dict[str, Any]) -> None:
-    """Have the CPU's kernel warn of masks of bytes, once for each of them."""
-    tried = (jax.tree.map(_wide, named) for named in _twins(op, given))
-    for named in tried:
-        if pytorch.without_warnings(functools.partial(twins.refusal, op, named)) is None:
-            twins.refusal(op, named)
-            return
+            _ask(op, given)  # this time, the CPU's kernel warns of masks of bytes
+    _raise(error, op, args, kwargs)
 
 
 def refuse_outputs(
     op: Any, args: tuple, kwargs: dict[str, Any], results: dict[str, torch.dtype]
 ) -> bool:
     """Raise if the CPU cannot put these dtypes into ``out=``; return False if unknown."""
-    given = twins.by_name(op, args, kwargs)
-    error = pytorch.without_warnings(lambda: _ask_of_outputs(op, given, results))
-    if error is twins.UNKNOWN:
-        return False
+
+    def is_due(_error: Exception, named: twins.Named) -> bool:
+        fitting = {name: named[name].to(dtype) for name, dtype in results.items()}
+        return twins.refusal(op, named | fitting) is None
+
+    tries = _twins(op, twins.by_name(op, args, kwargs)) if _may_run(op) else ()
+    error = pytorch.without_warnings(lambda: twins.verdict(op, tries, is_due))
     _raise(error, op, args, kwargs)
-    return True
+    return error is None
 
 
 def _raise(error: Exception | None, op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    if error is not None:
-        raise type(error)(f"{error} (in {errors.describe_call(op, args, kwargs)})")
-
-
-def _ask_of_outputs(
-    op: Any, given: dict[str, Any], results: dict[str, torch.dtype]
-) -> Exception | None:
-    """Return the CPU's error for outputs, if it takes those of the results' dtypes."""
-    for named in _twins(op, given) if _may_run(op) else ():
-        fitting = {name: named[name].to(dtype) for name, dtype in results.items()}
-        if twins.refusal(op, named | fitting) is None:
-            return twins.refusal(op, named)
-    return twins.UNKNOWN
+    if error is not None and error is not twins.UNKNOWN:
+        raise cpu_error.described(error, op, args, kwargs)
 
 
 def _is_asked(op: Any, given: dict[str, Any]) -> bool:
     """Return whether the CPU is tried: for operators of PyTorch's with other dtypes than floats."""
     if op._schema.name in _TAKEN_BY_CUDA or not _may_run(op):
         return False
-    return not all(map(_is_float, jax.tree.leaves(given))) or bool(_unusual_masks(given))
+    kinds = {getattr(value, "dtype", value) for value in jax.tree.leaves(given)}
+    dtypes = {kind for kind in kinds if isinstance(kind, torch.dtype)}
+    is_complex = any(isinstance(kind, complex) for kind in kinds)
+    return is_complex or not all(d.is_floating_point for d in dtypes) or bool(_unusual_masks(given))
 
 
 def _may_run(op: Any) -> bool:
     """Return whether an operator is PyTorch's, and does not draw from the user's generator."""
     return op.namespace == "aten" and not twins.draws_unseen(op)
-
-
-def _is_float(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.dtype.is_floating_point
-    return value.is_floating_point if isinstance(value, torch.dtype) else type(value) is not complex
 
 
 def _form(value: Any) -> Any:
@@ -120,39 +97,21 @@ def _form(value: Any) -> Any:
     return value if isinstance(value, bool | str | torch.dtype | None) else type(value)
 
 
-def _ask(op: Any, given: dict[str, Any]) -> Exception | None:
+def _ask(op: Any, given: twins.Named) -> Exception | None:
     """Return the CPU's error for the dtypes of a call, None, or ``UNKNOWN``."""
-    error: Exception = twins.UNKNOWN
-    for named in _twins(op, given):
-        named = jax.tree.map(_wide, named)
-        found = twins.refusal(op, named)
-        if found is None or " not implemented for '" in str(found):  # by a switch over dtypes
-            return found
-        if _is_of_masks(op, named):
-            return found
-        error = found if _is_of_dtypes(found, op, named) else twins.UNKNOWN
-    return error
+    tries = (jax.tree.map(_wide, named) for named in _twins(op, given))
+    return twins.verdict(op, tries, functools.partial(_is_of_dtypes, op))
 
 
-def _twins(op: Any, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _twins(op: Any, given: twins.Named) -> Iterator[twins.Named]:
     """Yield twins of the arguments one after the other, as the values of one may be refused.
 
-    Zeros cannot be divided by, ones may be no index, and a small one may be too small. The value in
-    the place of a number varies, too: answers are remembered for all numbers.
+    Zeros cannot be divided by, ones may be no index, and a small one may be too small.
     """
     are_few = sum(tensor.numel() for tensor in tensors_in(given)) <= ELEMENTS_TRIED_ON_CPU
     for most in (2,) * twins.can_be_small(op) + (ELEMENTS_TRIED_ON_CPU,) * are_few:
-        for value in (0, 1):
-
-            def make(tensor: torch.Tensor, most: int = most, value: int = value) -> torch.Tensor:
-                size = [min(n, most) for n in tensor.shape]
-                return torch.full(size, value, dtype=tensor.dtype, device="cpu")
-
-            named = twins.twins(op, given, make)
-            for name, twin in named.items():
-                if isinstance(twin, torch.Tensor) and not isinstance(given[name], torch.Tensor):
-                    twin.fill_(value)  # a number in the place of a tensor
-            yield named
+        for integer in (0, 1):
+            yield twins.twins(op, given, functools.partial(twins.small, integer=integer, most=most))
 
 
 def _unusual_masks(given: dict[str, Any]) -> list[str]:
@@ -164,10 +123,17 @@ def _unusual_masks(given: dict[str, Any]) -> list[str]:
     ]
 
 
-def _is_of_masks(op: Any, named: dict[str, Any]) -> bool:
-    """Return whether the CPU computes with masks and indices of their own dtypes."""
+def _is_of_dtypes(op: Any, error: Exception, named: twins.Named) -> bool:
+    """Return whether the CPU refuses the dtypes, and not the values or the sizes of the twins.
+
+    Then it computes with masks and indices of their own dtypes, or with floats in place of all.
+    """
+    if " not implemented for '" in str(error):  # by a switch over dtypes
+        return True
     usual = {name: _as_mask(named[name], _OF_MASKS[name]) for name in _unusual_masks(named)}
-    return bool(usual) and twins.refusal(op, named | usual) is None
+    if usual and twins.refusal(op, named | usual) is None:
+        return True
+    return twins.refusal(op, jax.tree.map(_as_float, named)) is None
 
 
 def _as_mask(value: Any, usual: tuple[torch.dtype, ...]) -> Any:
@@ -178,27 +144,6 @@ def _as_mask(value: Any, usual: tuple[torch.dtype, ...]) -> Any:
         return one.to(torch.bool if is_mask else usual[0])
 
     return jax.tree.map(cast, value)
-
-
-def _is_of_dtypes(error: Exception, op: Any, named: dict[str, Any]) -> bool:
-    """Return whether the CPU computes with floats in place of all dtypes.
-
-    Then it refuses the dtypes, and not the values or the sizes of the twins. Numbers may be the
-    reason as well, which :mod:`torch_jax.eager.checks` handles.
-    """
-    numbers = [a.name for a in op._schema.arguments if checks.takes_number(a)]
-    given = any(named.get(name) is not None for name in numbers)
-    if given and not isinstance(error, NotImplementedError):
-        return False
-    if twins.refusal(op, _with_small_integers(named)) is None:  # these were the reason
-        return False
-    return twins.refusal(op, jax.tree.map(_as_float, named)) is None
-
-
-def _with_small_integers(named: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments with integers 0, 1, 2 … in place of those that a call is given."""
-    count = itertools.count()
-    return {name: next(count) if type(v) is int else v for name, v in named.items()}
 
 
 def _as_float(value: Any) -> Any:

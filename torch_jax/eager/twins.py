@@ -1,8 +1,9 @@
-"""Errors of the CPU's kernels for a call, tried on small tensors of the same dtypes.
+"""Errors of the CPU's kernels for a call, tried on other tensors of the same dtypes.
 
 PyTorch's meta functions check shapes and dtypes. Only the CPU's kernels refuse other faults:
 numbers that do not fit a dtype, slopes and widths that must be positive, memory that overlaps. The
-kernels run on *twins* of the arguments, which cost some microseconds.
+kernels run on *twins* of the arguments: small ones, which cost some microseconds, or ones of the
+same geometry.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import jax
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.budgets import ELEMENTS_MADE_ZERO
+from torch_jax.budgets import BYTES_MADE_ZERO
+from torch_jax.memory.storage import span, tensors_in
 
 Make = Callable[[torch.Tensor], torch.Tensor]
 Named = dict[str, Any]
@@ -54,21 +56,47 @@ def draws_unseen(op: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in op.tags and "generator" not in names_of(op)
 
 
-def small(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a CPU tensor of this dtype, at most two elements a dim; ones, or index 0."""
-    size = [min(n, 2) for n in tensor.shape]
-    make = torch.ones if tensor.dtype.is_floating_point or tensor.dtype.is_complex else torch.zeros
-    return make(size, dtype=tensor.dtype, device="cpu")
+def small(tensor: torch.Tensor, integer: int = 0, most: int = 2) -> torch.Tensor:
+    """Return a CPU tensor of this dtype, at most two elements a dim; ones, or an integer."""
+    is_integer = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+    size = [min(n, most) for n in tensor.shape]
+    return torch.full(size, integer if is_integer else 1, dtype=tensor.dtype, device="cpu")
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a CPU tensor of zeros of the same geometry; a large one has untouched memory.
+def whole(given: Any) -> Make:
+    """Return a maker of CPU tensors of the same geometry, which share memory as the given ones do.
 
-    A kernel that refuses shapes does so before it reads or writes anything.
+    They are zeros, or of untouched memory: a kernel that refuses shapes reads and writes nothing.
     """
-    size, stride = tuple(tensor.shape), tensor.stride()
-    twin = torch.empty_strided(size, stride, dtype=tensor.dtype, device="cpu")
-    return twin.zero_() if tensor.numel() < ELEMENTS_MADE_ZERO else twin
+    ends: dict[int, list[int]] = {}
+    for tensor in tensors_in(given):
+        ends.setdefault(storage_of(tensor), []).extend(reach(tensor))
+    begins = {at: min(places) // 16 * 16 for at, places in ends.items()}  # aligned for any dtype
+    sizes = {at: max(places) - begins[at] for at, places in ends.items()}
+    memories = {at: torch.empty(n, dtype=torch.uint8, device="cpu") for at, n in sizes.items()}
+    for memory in memories.values():
+        if memory.numel() < BYTES_MADE_ZERO:
+            memory.zero_()
+
+    def make(tensor: torch.Tensor) -> torch.Tensor:
+        at = storage_of(tensor)
+        offset = (reach(tensor)[0] - begins[at]) // tensor.itemsize
+        twin = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        return twin.set_(memories[at].untyped_storage(), offset, tensor.shape, tensor.stride())
+
+    return make
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """Return the address of a tensor's storage."""
+    return tensor.untyped_storage()._cdata
+
+
+def reach(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return begin and end of a tensor's elements in its storage, in bytes."""
+    begin = int(tensor.storage_offset())
+    end = span(tensor.shape, tensor.stride(), begin)
+    return begin * tensor.itemsize, end * tensor.itemsize
 
 
 def twins(op: Any, given: Named, make: Make, fewer: bool = True) -> Named:
@@ -119,13 +147,20 @@ def refusal(op: Any, named: Named) -> Exception | None:
     return None
 
 
-def verdict(op: Any, named: Named, others: Iterable[Named]) -> Exception | None:
-    """Return the CPU's error for what twins differ in from ``others``; None where it computes.
+def verdict(
+    op: Any, tries: Iterable[Named], is_due: Callable[[Exception, Named], bool]
+) -> Exception | None:
+    """Return the CPU's error for what is asked, None where it computes.
 
-    A refusal may be due to the twins, which are smaller and hold other values than the tensors. It
-    is not if the CPU computes with some of the others; else the answer is ``UNKNOWN``.
+    A refusal may be due to the twins, which are smaller and hold other values than the tensors. So
+    each is tried, and the last error that is due counts, which may say sizes; without one the
+    answer is ``UNKNOWN``.
     """
-    error = refusal(op, named)
-    if error is None or any(refusal(op, other) is None for other in others):
-        return error
-    return UNKNOWN
+    answer: Exception = UNKNOWN
+    for named in tries:
+        error = refusal(op, named)
+        if error is None:
+            return None
+        if is_due(error, named):
+            answer = error
+    return answer
