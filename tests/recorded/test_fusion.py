@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import jax
 import pytest
 import torch
 
@@ -34,3 +37,16 @@ def test_results_are_stored_where_other_places_read_them():
     x = torch.rand(8, 8, device="jax")
     programs = [torch_jax.lower(run, x).as_text() for run in (diffused, mapped)]
     assert [text.count("optimization_barrier") > 0 for text in programs] == [True, False]
+
+
+def test_a_callback_without_results_runs_among_shifts(capfd):
+    @functools.partial(functools.partial, torch_jax.call_jax)
+    def shown(x):
+        jax.debug.print("least {}", x.min())
+        return x
+
+    x = torch.rand(8, 8)
+    run = torch_jax.jit(lambda x: diffused(shown(diffused(x))), pure=True)
+    torch.testing.assert_close(run(x.to("jax")).cpu(), diffused(x, 32))
+    jax.effects_barrier()
+    assert "least" in capfd.readouterr().out

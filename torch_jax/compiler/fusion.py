@@ -10,6 +10,7 @@ behind a result, it is put into memory. Elements of the same place are computed 
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -69,18 +70,21 @@ def results_in_memory(jaxpr: Any) -> list[Any]:
     """Return the variables of a jaxpr that are to be put into memory.
 
     >>> def run(x):
-    ...     for _ in range(12):
+    ...     for _ in range(20):
     ...         x = x + x[::-1]
     ...     return x
     >>> len(results_in_memory(jax.make_jaxpr(run)(jax.numpy.ones(5)).jaxpr))
-    2
+    3
     """
-    known, found = dict.fromkeys(jaxpr.invars, _NOTHING), []
+    known: dict[Any, _Behind] = {}
+    found = []
+    are_read = {id(atom) for eqn in jaxpr.eqns for atom in eqn.invars}
     for eqn in jaxpr.eqns:
         for var, behind in zip(eqn.outvars, _results(eqn, _of(known, eqn.invars)), strict=True):
-            is_read_too_often = _reads(behind)[_ALL] > READS_OF_A_FUSION
-            found += [var] * is_read_too_often
-            known[var] = _NOTHING if is_read_too_often else behind
+            are_many = _reads(behind)[_ALL] > READS_OF_A_FUSION
+            if are_many and id(var) in are_read:
+                found.append(var)
+            known[var] = _NOTHING if are_many else behind
     return found
 
 
@@ -94,15 +98,17 @@ def _results(eqn: Any, operands: Sequence[_Behind]) -> list[_Behind]:
     if inner is not None:
         return _called(_inside(inner.jaxpr), operands)
     together = _NOTHING.union(*operands)
-    shapes = {one.aval.shape for one in eqn.invars}
-    if eqn.outvars[0].aval.size <= 1:  # computed once for all that read it
+    given, result = ({_shape(one) for one in side} for side in (eqn.invars, eqn.outvars))
+    if all(math.prod(shape) <= 1 for shape in result):  # computed once for all that read it
         return [_NOTHING] * len(eqn.outvars)
-    if name in _MOVES and shapes != {()}:
+    if name in _MOVES and given != {()}:
         return [frozenset((_Move(_reads(together) + Counter((_ALL,))),))]
-    is_fused = name in _RESHAPES or (
-        name not in _ALONE and shapes <= {(), eqn.outvars[0].aval.shape}
-    )
+    is_fused = name in _RESHAPES or (name not in _ALONE and given <= {(), *result})
     return [together if is_fused else _NOTHING] * len(eqn.outvars)
+
+
+def _shape(atom: Any) -> tuple[int, ...]:
+    return getattr(atom.aval, "shape", ())
 
 
 def _inside(jaxpr: Any) -> list[_Behind]:
