@@ -49,8 +49,16 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     if error is None:
         _taken.add(form)
         if _unusual_masks(given):
-            _ask(op, given)  # this time, the CPU's kernel warns of masks of bytes
+            _have_warned(op, given)
     _raise(error, op, args, kwargs)
+
+
+def _have_warned(op: Any, given: twins.Named) -> None:
+    """Have the CPU's kernel warn of masks of bytes, once for each of them."""
+    for named in _wide_twins(op, given):
+        if pytorch.without_warnings(functools.partial(twins.refusal, op, named)) is None:
+            twins.refusal(op, named)
+            return
 
 
 def refuse_outputs(
@@ -99,8 +107,11 @@ def _form(value: Any) -> Any:
 
 def _ask(op: Any, given: twins.Named) -> Exception | None:
     """Return the CPU's error for the dtypes of a call, None, or ``UNKNOWN``."""
-    tries = (jax.tree.map(_wide, named) for named in _twins(op, given))
-    return twins.verdict(op, tries, functools.partial(_is_of_dtypes, op))
+    return twins.verdict(op, _wide_twins(op, given), functools.partial(_is_of_dtypes, op))
+
+
+def _wide_twins(op: Any, given: twins.Named) -> Iterator[twins.Named]:
+    return (jax.tree.map(_wide, named) for named in _twins(op, given))
 
 
 def _twins(op: Any, given: twins.Named) -> Iterator[twins.Named]:
