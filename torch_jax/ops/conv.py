@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax import target
 from torch_jax.ops import conv_forms as forms
 from torch_jax.ops.conv_forms import full
 from torch_jax.ops.precision import precision
@@ -21,17 +22,24 @@ def _correlate(input, weight, geometry, dtype=None, spread=None) -> jax.Array:
     stride, edges, dilation, groups = geometry
 
     def convolve(input, weight):
-        return lax.conv_general_dilated(
-            input,
-            weight,
-            stride,
-            edges,
-            lhs_dilation=spread,
-            rhs_dilation=dilation,
-            feature_group_count=groups,
-            precision=precision(input.dtype, "conv"),
-            preferred_element_type=dtype,
+        options = {
+            "lhs_dilation": spread,
+            "rhs_dilation": dilation,
+            "feature_group_count": groups,
+            "precision": precision(input.dtype, "conv"),
+            "preferred_element_type": dtype,
+        }
+        if not target.on_cpu():
+            return lax.conv_general_dilated(input, weight, stride, edges, **options)
+        # channels last, as XLA's CPU backend turns it; in memory, since a sum behind it would have
+        # YNNPACK convolve, which is slower
+        last = "".join(map(str, range(input.ndim - 2)))
+        input, weight = jnp.moveaxis(input, 1, -1), jnp.moveaxis(weight, (0, 1), (-1, -2))
+        numbers = f"N{last}C", f"{last}IO", f"N{last}C"
+        out = lax.conv_general_dilated(
+            input, weight, stride, edges, dimension_numbers=numbers, **options
         )
+        return jnp.moveaxis(lax.optimization_barrier(out), -1, 1)
 
     def shift(input, weight):
         return _depthwise(input, weight, geometry, spread).astype(dtype or input.dtype)
