@@ -104,7 +104,6 @@ AUTOCAST_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutocastPrivateU
 DEVICE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
-CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 SPARSE_CPU_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.SparseCPU"))
 SPARSE_META_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.SparseMeta"))
 

@@ -17,7 +17,6 @@ Semantics: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.sc
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -26,10 +25,6 @@ from torch_jax._private import functorch, pytorch
 from torch_jax.recorded.one_by_one import compile_nothing
 
 _math = torch.ops.aten._scaled_dot_product_attention_math
-_by_pytorch = functools.partial(
-    torch.ops.aten.scaled_dot_product_attention.default._op_dk,
-    torch._C.DispatchKey.CompositeImplicitAutograd,
-)
 _gradient = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
 
 
@@ -112,7 +107,7 @@ def _check(query, key, value, attn_mask, enable_gqa) -> None:
     agree = all(t.dtype == query.dtype and t.device == query.device for t in tensors)
     known_mask = attn_mask is None or attn_mask.dtype in (torch.bool, torch.float32, query.dtype)
     if not (agree and known_mask and min(t.dim() for t in tensors) >= 2):
-        _by_pytorch(query, key, value, attn_mask)
+        torch.ops.aten.scaled_dot_product_attention.default.decompose(query, key, value, attn_mask)
     if enable_gqa and min(t.dim() for t in tensors) > 2 and value.numel():
         if 0 in (key.shape[-3], value.shape[-3]):
             raise RuntimeError(  # PyTorch's math divides by the heads, which ends the process
