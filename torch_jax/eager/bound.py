@@ -1,9 +1,8 @@
 """One bound over the compiled entries of all kernels, which count their calls.
 
-All calls are counted. When there are too many entries, half of them are
-dropped: first those not called since the last drop. So are they when the process has few memory
-maps left: XLA's programs for the CPU take up to fifty each, and a process that has none for the
-next ends.
+All calls are counted. When there are too many entries, half of them are dropped: first those not
+called since the last drop. So are they when the process has few memory maps left: XLA's programs
+for the CPU take up to fifty each, and a process that has none for the next ends.
 """
 
 from __future__ import annotations
