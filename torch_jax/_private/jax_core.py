@@ -318,3 +318,28 @@ def array_maker() -> Callable[[Any], Any]:
     except Exception:  # another release has other names, or takes other arguments
         pass
     return lambda tensor: strong(jax.device_put(jax.dlpack.from_dlpack(tensor), may_alias=True))
+
+
+@functools.cache
+def tensor_maker() -> Callable[[Any], Any]:
+    """Return a function that makes a CPU tensor of an array of the CPU's and shares its memory.
+
+    The public functions do the same, in four times the time. Both raise :exc:`BufferError` or
+    :exc:`RuntimeError` for a dtype that DLPack does not know.
+    """
+    jax = importlib.import_module("jax")
+    torch = importlib.import_module("torch")
+    lib = getattr(importlib.import_module("jax._src.lib"), "_jax", None)
+    pack: Any = getattr(lib, "buffer_to_dlpack_managed_tensor", None)
+    unpack: Any = getattr(torch._C, "_from_dlpack", None)
+
+    def as_tensor(array: Any) -> Any:
+        return unpack(pack(array))
+
+    try:
+        array = jax.device_put(1.5, jax.local_devices()[0])
+        if as_tensor(array).data_ptr() == array.unsafe_buffer_pointer():
+            return as_tensor
+    except Exception:  # another release has other names, or takes other arguments
+        pass
+    return torch.from_dlpack

@@ -152,7 +152,10 @@ def _array(memory: Any) -> Any:
 
 def as_tensor(array: Any) -> torch.Tensor:
     """Return an array of the CPU's as a CPU tensor of its memory, which must not be written."""
-    return transfer.borrowed(np.asarray(array.block_until_ready()), dtypes.to_torch(array.dtype))
+    try:
+        return jax_core.tensor_maker()(array.block_until_ready())
+    except (BufferError, RuntimeError):  # DLPack lacks a few dtypes
+        return transfer.borrowed(np.asarray(array), dtypes.to_torch(array.dtype))
 
 
 def _view(tensor: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
