@@ -46,6 +46,7 @@ CASES = {
     "addmm": lambda d: torch.sparse.addmm(dense(d, 2, 2), coo(d), dense(d, 3, 2), beta=2),
     "add": lambda d: coo(d) + coo(d),
     "add_in_place": lambda d: coo(d).add_(coo(d)),
+    "add_coalesced": lambda d: (coo(d).coalesce() + coo(d).mul(2).coalesce())._values(),
     "dense_add": lambda d: dense(d) + coo(d),
     "dense_add_in_place": lambda d: dense(d).add_(coo(d), alpha=2),
     "mul": lambda d: coo(d) * 2,

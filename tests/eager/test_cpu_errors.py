@@ -108,3 +108,10 @@ def test_more_dimensions_than_an_array_can_have():
         with pytest.raises(RuntimeError, match="up to 64 dimensions"):
             make()
     check(lambda x: x + 1, torch.ones([1] * 64))
+
+
+@pytest.mark.parametrize("name", ["add", "add_"])
+def test_errors_of_other_devices_have_no_other_error_as_their_context(name):
+    with pytest.raises(RuntimeError, match="same device") as caught:
+        getattr(torch.ones(2, device="jax"), name)(torch.ones(2))
+    assert caught.value.__context__ is None

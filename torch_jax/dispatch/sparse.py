@@ -211,7 +211,10 @@ def _add_out(self, other, *, alpha=1, out) -> Any:
         return _added(dense, other, values.to(out.dtype))
     indices = torch.cat([self._indices(), other._indices()], 1)
     values = torch.cat([self._values().to(out.dtype), values.to(out.dtype)])
-    return torch.ops.aten.copy_sparse_to_sparse_(out, _make(self, indices, values))
+    total = _make(self, indices, values)
+    if self.is_coalesced() and other.is_coalesced():  # then PyTorch's sum on the CPU is, too
+        total = total.coalesce()
+    return torch.ops.aten.copy_sparse_to_sparse_(out, total)
 
 
 @_kernel("mul.out")

@@ -65,6 +65,8 @@ def _functional(op: Any, by_xla: Call, run: Call) -> Call:
         try:
             given, named = _all_seen(args, kwargs)
         except Elsewhere:
+            given = None
+        if given is None:  # called here, an error of XLA's has no other error as its context
             return by_xla(*args, **kwargs)
         try:
             result = (run if not _autocast("cpu") else uncast)(*given, **named)
@@ -94,9 +96,11 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
         try:
             result = written(targets, lambda: _all_seen(args, kwargs), compute)
         except Elsewhere:
-            return by_xla(*args, **kwargs)
+            result = Elsewhere
         except Exception as error:
             return _failed(error, op, by_xla, args, kwargs)
+        if result is Elsewhere:
+            return by_xla(*args, **kwargs)
         tally.uses += 1
         if counts:
             for i in lists:
