@@ -58,7 +58,8 @@ SETTINGS: dict[str, Setting] = {
         ("auto", "always", "never"),
         "Check index tensors against the bounds and raise IndexError as PyTorch on CPU does. "
         "The check waits for the indices; 'auto' does it only where JAX runs on the CPU. "
-        "Unchecked, an index out of range reads NaN (or the least integer) and writes nothing.",
+        "Unchecked, an index out of range reads NaN (or the least integer) and writes nothing. "
+        "torch._assert_async follows this setting, too.",
         is_compiled=True,
     ),
     "enabled": Setting(

@@ -110,6 +110,19 @@ def test_more_dimensions_than_an_array_can_have():
     check(lambda x: x + 1, torch.ones([1] * 64))
 
 
+def asserting(x):
+    torch._assert_async((x > 0).all(), "all must be positive")
+    return x * 2
+
+
+@pytest.mark.parametrize("executor", executors.EXECUTORS)
+def test_asserted_tensors_are_asked_for_their_value(executor):
+    run, x = executors.by(executor, asserting), torch.ones(3, device="jax")
+    assert run(x).tolist() == [2, 2, 2]
+    with pytest.raises(RuntimeError, match="all must be positive"):
+        run(-x)
+
+
 @pytest.mark.parametrize("name", ["add", "add_"])
 def test_errors_of_other_devices_have_no_other_error_as_their_context(name):
     with pytest.raises(RuntimeError, match="same device") as caught:

@@ -53,3 +53,18 @@ _of_fractions("isneginf", lambda x: x == -np.inf)
 def equal(self, other):
     """Return a Python bool; tensors of different shapes are not equal."""
     return self.shape == other.shape and bool(on_host((self == other).all()))
+
+
+def _is_true(self, assert_msg="Expected Tensor with single nonzero value, but got zero"):
+    return (self != 0).all(), assert_msg or "Assertion is failed", RuntimeError
+
+
+@op("_assert_async", "_assert_async.msg", static=("assert_msg",), meta=False, check=_is_true)
+def _assert_async(self, assert_msg=""):
+    """Raise where a number is zero or false; programs raise after they have run."""
+    if self.size != 1:
+        raise RuntimeError(
+            f"Boolean value of Tensor with {'more than one value' if self.size else 'no values'} "
+            "is ambiguous"
+        )
+    return ()
