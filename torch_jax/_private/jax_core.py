@@ -325,7 +325,8 @@ def tensor_maker() -> Callable[[Any], Any]:
     """Return a function that makes a CPU tensor of an array of the CPU's and shares its memory.
 
     The public functions do the same, in four times the time. Both raise :exc:`BufferError` or
-    :exc:`RuntimeError` for a dtype that DLPack does not know.
+    :exc:`RuntimeError` for a dtype that DLPack does not know. JAX lets go of an array that PyTorch
+    has let go of in :func:`collector`, or when it runs a program.
     """
     jax = importlib.import_module("jax")
     torch = importlib.import_module("torch")
@@ -343,3 +344,10 @@ def tensor_maker() -> Callable[[Any], Any]:
     except Exception:  # another release has other names, or takes other arguments
         pass
     return torch.from_dlpack
+
+
+@functools.cache
+def collector() -> Callable[[], Any]:
+    """Return the function by which JAX lets go of arrays that other libraries have let go of."""
+    lib = getattr(importlib.import_module("jax._src.lib"), "_jax", None)
+    return getattr(lib, "collect_garbage", None) or bool

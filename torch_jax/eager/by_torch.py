@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core, pytorch
 from torch_jax.core import errors
 from torch_jax.core.active import ACTIVE, unrecorded
 from torch_jax.eager import bound, cpu_error
@@ -25,6 +25,7 @@ Call = Callable[..., Any]
 SERVED: set[Any] = set()  # the overloads that PyTorch's kernels serve
 
 _autocast = torch.is_autocast_enabled
+let_go = jax_core.collector
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _VALUES = frozenset((int, float, bool, complex, str, type(None), torch.dtype, torch.memory_format))
 
@@ -72,6 +73,9 @@ def _functional(op: Any, by_xla: Call, run: Call) -> Call:
             result = (run if not _autocast("cpu") else uncast)(*given, **named)
         except Exception as error:
             return _failed(error, op, by_xla, args, kwargs)
+        finally:
+            del given, named
+            let_go()()
         tally.uses += 1
         return taken(result) if type(result) is torch.Tensor else _taken(result)
 
@@ -99,6 +103,8 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
             result = Elsewhere
         except Exception as error:
             return _failed(error, op, by_xla, args, kwargs)
+        finally:
+            let_go()()
         if result is Elsewhere:
             return by_xla(*args, **kwargs)
         tally.uses += 1
