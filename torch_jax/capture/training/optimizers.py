@@ -17,7 +17,7 @@ import torch
 from torch_jax.capture.tape import Changed
 from torch_jax.capture.training.optimizer_state import init_group, keep_steps_on_device
 from torch_jax.core.node import Node
-from torch_jax.core.numbers import Number
+from torch_jax.core.numbers import Number, plain
 
 MISSING: Any = object()
 
@@ -146,7 +146,7 @@ class Optimizers:
                 if group.get(key, MISSING) is lifted.get(key, MISSING):
                     group[key] = before[key]
                 else:  # which later calls would not do
-                    group[key] = _plain(group[key])
+                    group[key] = plain(group[key])
                     self.observer.refuse(f"a step of {type(optimizer).__name__} sets its {key!r}")
 
     def _is_computed(self, value: Any) -> bool:
@@ -206,12 +206,6 @@ def _holds_numbers(optimizer: Any, key: str, value: Any) -> bool:
         return key == "lr" or type(optimizer.defaults.get(key)) is float
     parts = value if isinstance(value, tuple) else (value,)
     return any(isinstance(part, float) for part in parts)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_plain, value))
-    return value.value if isinstance(value, Number) else value
 
 
 @dataclass(frozen=True)
