@@ -1,10 +1,9 @@
 """The arguments of a call: flattened, padded, and sorted into leaves and a key.
 
-Arguments that are a part of a tensor, ``data[i : i + 32]`` or ``steps[i]``, are given by value. A
-program takes whole memories, and the place of a view in its memory is part of the program. For an
-argument that is a contiguous part of a larger memory that would be a program for each place; so the
-program gets a copy of the part. A function that writes the argument, or returns it or a view of it,
-needs the part itself: it takes its arguments without copies.
+A program takes whole memories, and the place of a view in its memory is part of the program. So
+that ``data[i : i + 32]`` is no program for each ``i``, a contiguous part of a larger memory is
+given by value: the program gets a copy. A function that writes the argument, or returns it or a
+view of it, needs the part itself, and takes its arguments without copies.
 """
 
 from __future__ import annotations

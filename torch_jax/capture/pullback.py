@@ -1,8 +1,8 @@
 """Results that are differentiated outside of the function: a compiled model in a training loop.
 
 The backward pass of an observed call is recorded as well, from placeholders of the gradients to
-come, and is not run. So a later call has two programs: one gives the results, and the residuals for
-the other; that one gives the gradients, and runs in ``backward()``.
+come. So a later call has two programs: one gives the results, and residuals for the other, which
+runs in ``backward()``.
 """
 
 from __future__ import annotations

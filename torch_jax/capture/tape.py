@@ -1,11 +1,8 @@
 """The tape: what an observed call did on the host, to be done again at each call.
 
-A step of an optimizer has a host side that XLA cannot run: a learning rate is read and multiplied,
-a scheduler moves on. Both happen once and are written down while a call is observed; a later call
-plays the tape first, and its numbers are inputs of the program.
-
-Where Python itself needs a number – ``if weight_decay != 0`` – the outcome is written down too. A
-later call with another outcome raises :class:`Changed`, and is recorded.
+A learning rate is read and multiplied, a scheduler moves on: a later call plays the tape first, and
+its numbers are inputs of the program. Where Python itself needs a number – ``if weight_decay != 0``
+– the outcome is written down too, and a later call with another one raises :class:`Changed`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """``torch.utils.checkpoint`` in a program: computed twice, not merged by XLA, and not too early.
 
-PyTorch runs a checkpointed function a second time in the backward pass. In one program both runs
-are the same equations, which XLA would merge, so that nothing is saved; and the second run needs
-nothing but the function's arguments, so XLA could do it long before its turn. A barrier prevents
-both: the second run takes its arguments from behind the gradient that the backward pass has
-come to, as in ``jax.checkpoint``
-(https://docs.jax.dev/en/latest/_autosummary/jax.checkpoint.html, ``prevent_cse``).
+PyTorch runs a checkpointed function again in the backward pass. In one program XLA would merge both
+runs, or do the second long before its turn. So the second takes its arguments from behind a barrier
+with the gradient that the backward pass has come to, as in ``jax.checkpoint``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Replacements in PyTorch by which an observed call hears of a training step.
 
-Optimizers' steps, schedulers, ``zero_grad``, backward passes and seeds are all plain Python of
-PyTorch's: no operator shows them. Each replacement does what PyTorch does where nothing is
-observed.
+Optimizers' steps, schedulers, ``zero_grad`` and seeds are plain Python, which no operator shows.
 """
 
 from __future__ import annotations

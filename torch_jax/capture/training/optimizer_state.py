@@ -62,10 +62,7 @@ def _move_counts_of(parameter: torch.Tensor, state: dict) -> None:
 
 
 def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
-    """Make SGD's momentum buffers, of zeros: its first step is then like all others.
-
-    Only without dampening, which SGD leaves out on the first step.
-    """
+    """Make SGD's momentum buffers, of zeros, where its first step has no dampening to leave out."""
     if type(optimizer) is not torch.optim.SGD or not lists:
         return
     buffers = lists[-1]
