@@ -22,8 +22,8 @@ _OF_JIT: dict[CodeType, str] = {
     Jitted.__call__.__code__: "recorded",
 }
 _OF_OTHERS: dict[CodeType, str] = {
-    lazy.lazy.__wrapped__.__code__: "lazy",  # type: ignore[attr-defined]
-    lazy.fused.__wrapped__.__code__: "fused",  # type: ignore[attr-defined]
+    lazy.lazy.__code__: "lazy",
+    lazy.fused.__code__: "fused",
     Executable.__call__.__code__: "graph",
 }
 # Otherwise it is eager if it comes through code of these folders: operators, and calls of JAX.

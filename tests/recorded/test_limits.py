@@ -14,7 +14,7 @@ import torch_jax
 from tests.support.lazily import counted
 from torch_jax import config
 from torch_jax.core.active import ACTIVE
-from torch_jax.recorded import limits
+from torch_jax.recorded import path
 from torch_jax.recorded.path import ROOT, State
 
 
@@ -60,7 +60,7 @@ def test_paths_are_forgotten_those_first_that_ran_long_ago():
     assert always == [1] + [0] * 18  # the graph that is run all the time is known all the time
 
 
-@pytest.mark.parametrize("forget", [limits.forget, lambda: config.set("matmul_precision", "high")])
+@pytest.mark.parametrize("forget", [path.forget, lambda: config.set("matmul_precision", "high")])
 def test_a_recording_under_way_goes_on_where_its_path_is_forgotten(forget):
     with config.temporarily("matmul_precision", "highest"), torch_jax.lazy():
         x = chain(torch.ones(2).to("jax"), 5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch_jax.budgets import OPERATORS_BEFORE_A_FUSED_CUT, OPERATORS_OF_A_FUSED
 from torch_jax.core import active, tracers, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.device import streams
-from torch_jax.recorded import limits
+from torch_jax.recorded import path
 from torch_jax.recorded.recorder import Listener, Recorder
 
 
@@ -56,8 +56,7 @@ _warned: list[str] = []
 _own = _Own()
 
 
-@contextmanager
-def lazy() -> Iterator[None]:
+def lazy() -> AbstractContextManager[None]:
     """Record this thread's operators, and run what is written down at the end of the block.
 
     Python runs as usual, so nothing can be stale. Operators are run together, as one program that
@@ -71,22 +70,18 @@ def lazy() -> Iterator[None]:
     >>> y.tolist()
     [4.0, 4.0, 4.0]
     """
-    with _recording("lazy"):
-        yield
+    return _recording("lazy")
 
 
-@contextmanager
-def observed(listener: Listener) -> Iterator[None]:
+def observed(listener: Listener) -> AbstractContextManager[None]:
     """Record as a block of :func:`lazy`, and have a listener hear of each graph.
 
     Within a block, where operators of others are in the same graph, it hears of nothing.
     """
-    with _recording("lazy", listener):
-        yield
+    return _recording("lazy", listener)
 
 
-@contextmanager
-def fused() -> Iterator[None]:
+def fused() -> AbstractContextManager[None]:
     """Run this thread's operators in groups, with no :func:`sync`.
 
     A group ends where a value is looked at, where a loop comes around, and after some hundred
@@ -100,8 +95,7 @@ def fused() -> Iterator[None]:
     >>> total.item()
     1000.0
     """
-    with _recording("fused"):
-        yield
+    return _recording("fused")
 
 
 @contextmanager
@@ -188,7 +182,7 @@ def install() -> None:
     active.begin_threads_by(_begin)
     config.setters["mode"] = _follow
     config.setters["lazy_operators"] = lambda most: setattr(_own.by_mode["lazy"], "most", most)
-    config.listeners.append(limits.forget)  # paths of other settings
+    config.listeners.append(path.forget)  # paths of other settings
 
 
 def _begin() -> Recorder | None:

@@ -17,18 +17,16 @@ import numpy as np
 
 from torch_jax import target
 from torch_jax._private import jax_core
-from torch_jax._private.jaxprs import core
+from torch_jax._private.jaxprs import called_once, core
 from torch_jax.compiler import donation, fusion, options
 from torch_jax.compiler.worker import WORKER
 from torch_jax.core import compilations, crossed, progress
 from torch_jax.core.absent import Absent
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
-from torch_jax.recorded import limits
 from torch_jax.recorded.bodies import beginning_at
-from torch_jax.recorded.narrow import narrow
 from torch_jax.recorded.one_by_one import Operands, at_once, compile_nothing
-from torch_jax.recorded.path import Given, Number, Result, State, Step
+from torch_jax.recorded.path import Given, Number, Result, State, Step, drop
 
 ARRAYS = frozenset((jax_core.array_type(), Absent))
 
@@ -176,17 +174,40 @@ def _doubles(steps: Sequence[Step]) -> frozenset[int]:
     return frozenset(at for at, single in enumerate(is_single) if not single)
 
 
+def narrow(jaxpr: Any) -> frozenset[int]:
+    """Return which inputs of a jaxpr are numbers of float64 of which only a float32 is used.
+
+    The host converts those: TPUs have no float64, and GPUs few units for it.
+
+    >>> import jax, jax.numpy as jnp
+    >>> with jax.enable_x64():
+    ...     number = jax.ShapeDtypeStruct((), "float64", weak_type=True)
+    ...     array = jnp.ones(2, "float32")
+    ...     made = jax.make_jaxpr(lambda x, a, b: (x * a, b + 1))(array, number, number)
+    >>> sorted(narrow(made.jaxpr))
+    [1]
+    """
+    wide = set(map(id, jaxpr.outvars))
+    for eqn in jaxpr.eqns:
+        is_conversion = eqn.primitive.name == "convert_element_type"
+        if is_conversion and eqn.params["new_dtype"] == np.float32:
+            continue
+        inner = called_once(eqn)
+        singles = narrow(inner.jaxpr) if inner is not None else ()
+        wide.update(id(one) for at, one in enumerate(eqn.invars) if at not in singles)
+    return frozenset(
+        at
+        for at, one in enumerate(jaxpr.invars)
+        if (one.aval.shape, one.aval.dtype) == ((), np.float64) and id(one) not in wide
+    )
+
+
 def _references(held: list[Any]) -> list[int]:
     return list(map(sys.getrefcount, held))
 
 
-def _alone_in_log() -> int:
-    """Return the count of :func:`_references` for an object that only a log holds."""
-    log: list[tuple] = [(object(),)]
-    return _references(list(chain.from_iterable(log)))[0]
-
-
-_ALONE = _alone_in_log()
+_log = [(object(),)]
+_ALONE = _references(list(chain.from_iterable(_log)))[0]  # of an object that only a log holds
 
 
 def live(nodes: list[Any]) -> tuple[int, ...]:
@@ -210,11 +231,9 @@ def program_for(
 ) -> tuple[Program, bool]:
     """Return a program of a graph that gives all reachable results, and whether it is a new one.
 
-    Uncollected garbage can keep results alive, so the set of live results varies between runs. A
-    graph therefore has at most two programs: one for the first live set, and one for the union of
-    all live sets so far. If ``may_collect``, garbage is collected once before the second is made. A
-    graph whose first run could write over few arrays, since they were used elsewhere, gets its
-    second program when a later run can write over more.
+    Garbage can keep results alive, so a graph has at most two programs: one for the first set of
+    live results, and one for the union of all so far. If ``may_collect``, garbage is collected once
+    before the second is made, which a later run that can write over more arrays gets, too.
     """
     outputs, dead = live(nodes), _dead(arrays)
     found = _serving(state, outputs, dead)
@@ -238,7 +257,7 @@ def program_for(
 def keep(state: State, program: Program) -> None:
     """Keep a program that was compiled for a graph."""
     for wider in state.programs[1:]:
-        limits.replaced(wider)
+        drop(wider)
     state.programs[1:] = [program]
 
 

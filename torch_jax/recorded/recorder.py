@@ -1,10 +1,9 @@
 """Recording: operators are written down when they are called, and run when a value is looked at.
 
-Python runs at every call, so nothing that it reads can be stale. The kernels hand their compiled
-entries and the memories behind their tensors to the recorder of the thread instead of running them,
-and get nodes (:class:`torch_jax.core.node.Node`) for the arrays to come. A recording is run when
-the elements of one of its nodes are asked for, at the end of a block, and when it has grown too
-long; results that are unreachable by then are not computed.
+The kernels hand their compiled entries and the memories behind their tensors to the recorder of the
+thread, and get nodes (:class:`torch_jax.core.node.Node`) for the arrays to come. A recording is run
+when the elements of one of its nodes are asked for, at the end of a block, and when it has grown
+too long; results that are unreachable by then are not computed.
 
 Where PyTorch's kernels run new graphs, an operator that is called for the first time with such
 operands runs at once, and so do all behind it in this recording: nothing is written down of them.
@@ -31,7 +30,7 @@ from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding, transfer
 from torch_jax.memory.storage import tensors_in
 from torch_jax.memory.windows import Place, operands
-from torch_jax.recorded import bounds, limits
+from torch_jax.recorded import bounds, path
 from torch_jax.recorded.bodies import body_of
 from torch_jax.recorded.elsewhere import OPEN
 from torch_jax.recorded.explained import explain
@@ -95,7 +94,7 @@ class Recording:
         COUNTS.ran(self.operators)
         if live(nodes):
             self._compute(state, nodes, numbers, arrays)
-        limits.cut()
+        path.cut()
 
     def end_before_new(self) -> None:
         """Run what was written down, one by one: it is the beginning of a new graph."""
@@ -125,7 +124,7 @@ class Recording:
                 arrays[:] = sharding.on_one_mesh(arrays) or arrays
             program = self._program(state, nodes, given)
             if program is not None:
-                limits.used(program, state)
+                path.note_run(program, state)
                 signals.undisturbed(self._launch, program, nodes, given)
             else:
                 wanted = live(nodes)
@@ -282,20 +281,16 @@ class Recorder:
         """Run what is written down."""
         self.recording.run(is_early=False)
 
-    def _cut(self, call: int) -> None:
-        """Run what is written down if a call that recordings begin with comes again."""
-        if self.recording.operators >= self.least and call in self._beginnings:
-            self.flush()
-        if not self.recording.operators:
-            self._beginnings.add(call)
-
     def passes(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Return whether an operator runs at once, since one before it was new; remember it."""
         if not (self.recording.at_once or self.least):
             return False
         call = _call(op, args, kwargs)
         if self.least:
-            self._cut(call)
+            if self.recording.operators >= self.least and call in self._beginnings:
+                self.flush()
+            if not self.recording.operators:
+                self._beginnings.add(call)
         if self.recording.at_once:
             self._remember(call, args)
         return self.recording.at_once
@@ -327,9 +322,7 @@ class Recorder:
     def record(self, op: Any, entry: Any, memories: list[Any] | tuple) -> Sequence[Any]:
         """Write an operator down: its entry over memories; nodes of all that it gives.
 
-        New arrays that depend on no other are made at once.
-
-        Raises what the check of its indices raises, for which these are computed.
+        New arrays that depend on no other are made at once, and its indices are checked.
         """
         maker = entry.maker
         if maker is None:
@@ -470,16 +463,12 @@ def _have_changed(key: tuple, state: State) -> bool:
     Asked of the operators' numbers, not of their states: behind the first operator whose integers
     have changed no state is known.
     """
-    integers = tuple(filter(_are_integers, key))
+    integers = tuple(one for one in key if type(one) is tuple and one[:1] != (complex,))
     if not integers:
         return False
     if len(_integers_at) >= PLACES_REMEMBERED:
         _integers_at.clear()
     return _integers_at.setdefault((key[0], state.operators), integers) != integers
-
-
-def _are_integers(code: Any) -> bool:
-    return type(code) is tuple and code[:1] != (complex,)
 
 
 def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State:
