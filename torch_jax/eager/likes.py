@@ -13,12 +13,14 @@ from torch_jax.memory import sharding
 
 def kernel(op: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``zeros_like`` and similar: results are sharded as their model, or on a device named."""
-    here = sharding.following(call)
 
     def like(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
-        if device is None or torch.device(device).type == pytorch.DEVICE_TYPE:
-            return here(*args, **kwargs)
-        return op(torch.empty_like(args[0], device=device), *args[1:], **kwargs)
+        if device is not None and torch.device(device).type != pytorch.DEVICE_TYPE:
+            return op(torch.empty_like(args[0], device=device), *args[1:], **kwargs)
+        made = call(*args, **kwargs)
+        if sharding.Use.begun:
+            sharding.follow(made, args[0])
+        return made
 
     return like

@@ -4,7 +4,7 @@ An array that JAX has placed by itself mixes with any other: JAX moves it to the
 program of one device becomes one of a mesh as soon as one of its operands is sharded, and XLA
 (GSPMD) decides how results are sharded. This file does the rest: a storage that is written keeps
 its sharding (:func:`kept`, :func:`keeping`), new tensors "like" a sharded one are sharded alike
-(:func:`following`), and arrays that a user has bound to one device are copied to the mesh where
+(:func:`follow`), and arrays that a user has bound to one device are copied to the mesh where
 they meet sharded ones (:func:`on_one_mesh`).
 
 None of this costs anything before the first tensor is sharded (:attr:`Use.begun`).
@@ -370,18 +370,6 @@ def refuse_two(shardings: Sequence[Any]) -> None:
 
 
 # --- tensors like others --------------------------------------------------------------------------
-
-
-def following(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a factory of tensors like its first argument: the result is sharded as that is."""
-
-    def like(*args: Any, **kwargs: Any) -> Any:
-        made = call(*args, **kwargs)
-        if Use.begun:
-            follow(made, args[0])
-        return made
-
-    return like
 
 
 def follow(made: Any, model: Any) -> None:
