@@ -6,12 +6,15 @@ arguments and the results of such an operator.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from torch_jax.memory.shared import Elsewhere
+from torch_jax.ops import rnn
 
 STAND_INS: dict[str, Callable[..., Any]] = {}
 
@@ -101,58 +104,9 @@ def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_ma
     return grad_input.to(input.dtype) if output_mask[0] else None, grad_weight
 
 
-@_stands_in_for("aten::_thnn_fused_lstm_cell")
-def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
-    """Return new hidden and cell state; the gates are input, forget, cell and output."""
-    gates = input_gates + hidden_gates
-    for bias in (input_bias, hidden_bias):
-        gates = gates if bias is None else gates + bias
-    i, f, g, o = gates.chunk(4, 1)
-    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-    c = f * cx + i * g
-    return o * c.tanh(), c, torch.cat([i, f, g, o], 1)
-
-
-@_stands_in_for("aten::_thnn_fused_lstm_cell_backward_impl")
-def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
-    """Return gradients of the gates, of the cell state and of the bias."""
-    i, f, g, o = workspace.chunk(4, 1)
-    t = cy.tanh()
-    grad_h = torch.zeros_like(t) if grad_hy is None else grad_hy
-    total = grad_h * o * (1 - t * t)
-    total = total if grad_cy is None else total + grad_cy
-    parts = [
-        total * g * i * (1 - i),
-        total * cx * f * (1 - f),
-        total * i * (1 - g * g),
-        grad_h * t * o * (1 - o),
-    ]
-    grad_gates = torch.cat(parts, 1)
-    return grad_gates, total * f, grad_gates.sum(0) if has_bias else None
-
-
-@_stands_in_for("aten::_thnn_fused_gru_cell")
-def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
-    """Return new hidden state; the gates are reset, update and new."""
-    x = input_gates if input_bias is None else input_gates + input_bias
-    h = hidden_gates if hidden_bias is None else hidden_gates + hidden_bias
-    (xr, xz, xn), (hr, hz, hn) = x.chunk(3, 1), h.chunk(3, 1)
-    r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
-    n = (xn + r * hn).tanh()
-    return n + z * (hx - n), torch.cat([r, z, n, hx, hn], 1)
-
-
-@_stands_in_for("aten::_thnn_fused_gru_cell_backward")
-def gru_cell_backward(grad_hy, workspace, has_bias):
-    """Return gradients of both gates, of the hidden state and of both biases."""
-    r, z, n, h, hn = workspace.chunk(5, 1)
-    grad_n = grad_hy * (1 - z) * (1 - n * n)
-    grad_r = grad_n * hn * r * (1 - r)
-    grad_z = grad_hy * (h - n) * z * (1 - z)
-    grad_x = torch.cat([grad_r, grad_z, grad_n], 1)
-    grad_hidden = torch.cat([grad_r, grad_z, grad_n * r], 1)
-    biases = (grad_x.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
-    return grad_x, grad_hidden, grad_hy * z, *biases
+_TORCH = SimpleNamespace(split=torch.chunk, join=torch.cat, sigmoid=torch.sigmoid, tanh=torch.tanh)
+for _name, _cell in rnn.CELLS.items():
+    STAND_INS[f"aten::{_name}"] = functools.partial(_cell, _TORCH)
 
 
 @_stands_in_for("torch_jax::copy")
