@@ -23,7 +23,7 @@ from torch_jax.compiler import compiled
 from torch_jax.compiler.compiled import Compiled, Untraced
 from torch_jax.core import errors, policies
 from torch_jax.core.active import ACTIVE
-from torch_jax.eager.meta import Output
+from torch_jax.eager.meta import Output, is_channels_last
 from torch_jax.eager.signature import (
     DROP,
     DTYPE,
@@ -223,6 +223,8 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         for name in lowering.contiguous
     }
     strides = {f"{name}_strides": placed[name].stride for name in lowering.strided}
+    in_order = [placed[name] for name in lowering.channels_last]
+    channels_last = any(is_channels_last(view.size, view.stride) for view in in_order)
     concrete = lowering.concrete
     if callable(concrete):
         concrete = concrete(**by_parameter(concrete, placed))
@@ -247,6 +249,8 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
             found = results(apply(lowering.function, sig, call), sig, op)
             ok = check(**by_parameter(check, call)) if check else None
         arrays: list[Any] = []
+        if channels_last:
+            found[: sig.fresh] = map(_channels_last, found[: sig.fresh])
         specs = inferred or [None] * sig.fresh
         if in_rows:
             sizes = (view.size for view in (*specs, *targets))  # meta functions know products
@@ -396,6 +400,13 @@ def _wrong(result: Any, wanted: str, op: Any) -> TypeError:
     given = "nothing" if result is None else f"a {type(result).__name__}"
     given += f" of {len(result)}" if isinstance(result, list | tuple) else ""
     return TypeError(f"the function that serves {op} returned {given} in place of {wanted}")
+
+
+def _channels_last(result: Any) -> Any:
+    """Return a result with channels_last strides, where it has the dims for them."""
+    if not isinstance(result, jax.Array) or result.ndim not in (4, 5):
+        return result
+    return InOrder(result, (0, *range(2, result.ndim), 1))
 
 
 def _of_rows(product: jax.Array, size: tuple[int, ...]) -> Any:

@@ -48,7 +48,7 @@ from torch_jax.eager import (
 )
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.given_numbers import integers_input, number_input
-from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
+from torch_jax.eager.meta import Output, infer
 from torch_jax.eager.on_host import OnHost
 from torch_jax.eager.signature import (
     DROP,
@@ -404,11 +404,6 @@ class Kernel:
         inferred = self._infer(args, kwargs) if meta else None
         if meta and self.functional is not None:
             self._refuse_cast(args, kwargs)
-        if inferred is not None and self.lowering.channels_last:
-            given = dict(zip(self.signature.names, args, strict=False))
-            tensors = [given[name] for name in self.lowering.channels_last]
-            if any(map(is_channels_last, tensors)):
-                inferred = [channels_last(spec) for spec in inferred]
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
         if self.on_cpu is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -88,34 +88,22 @@ def _meta(value: Any) -> Any:
     return None if isinstance(value, torch.Generator) else value
 
 
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def is_channels_last(tensor: Any) -> bool:
-    """Return whether PyTorch takes a tensor's strides for channels_last.
+def is_channels_last(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Return whether PyTorch takes strides for channels_last.
 
     As in ``suggest_memory_format``, they grow from the channels outwards, with or without gaps (the
     real part of a complex tensor has gaps); where sizes of 1 leave both orders possible, the answer
     is False.
     """
-    if tensor is None or tensor.dim() not in _CHANNELS_LAST or tensor.stride(1) == 0:
+    if len(size) not in (4, 5) or stride[1] == 0:
         return False
-    size, stride, least = tensor.size(), tensor.stride(), 0
-    for dim in (1, *range(tensor.dim() - 1, 1, -1), 0):
+    least = 0
+    for dim in (1, *range(len(size) - 1, 1, -1), 0):
         ambiguous = dim == 0 and least == stride[1]
         if size[dim] == 0 or stride[dim] < least or ambiguous:
             return False
         least = stride[dim] * size[dim]
     return True
-
-
-def channels_last(spec: Any) -> Any:
-    """Return the output with channels_last strides, where it has the dims for them."""
-    if not isinstance(spec, Output) or len(spec.size) not in _CHANNELS_LAST:
-        return spec
-    memory_format = _CHANNELS_LAST[len(spec.size)]
-    meta = torch.empty(spec.size, device="meta", memory_format=memory_format)
-    return spec._replace(stride=None if meta.is_contiguous() else meta.stride())
 
 
 def _spec(value: Any) -> Any:

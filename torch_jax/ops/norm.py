@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from torch_jax.ops.promotion import HALVES, opmath
-from torch_jax.ops.registry import InOrder, op
+from torch_jax.ops.registry import op
 
 STATS = ("running_mean", "running_var")
 
@@ -127,19 +127,6 @@ def _channels_first(x: jax.Array) -> jax.Array:
     return jnp.moveaxis(x, -1, 1)
 
 
-def _as_input(out: jax.Array, strides: tuple[int, ...]) -> Any:
-    """Return ``out`` in channels_last strides where the input, or its base, has these."""
-    order = (0, *range(2, out.ndim), 1)
-    least = 0
-    for axis in reversed(order):
-        if out.ndim not in (4, 5) or strides[axis] < least or out.shape[axis] == 0:
-            return out
-        if axis == 0 and least == strides[1]:  # one number a channel: the orders are equal
-            return out
-        least = strides[axis] * out.shape[axis]
-    return InOrder(out, order)
-
-
 def _sums(x: jax.Array) -> jax.Array:
     """Return sums of ``[batch, ..., channels]`` over all dimensions but the last."""
     return x.sum(tuple(range(x.ndim - 1)))
@@ -153,9 +140,7 @@ def _channel_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return mean, _sums(jnp.square(x - mean)) / count
 
 
-def _batch_norm(
-    input, weight, bias, running_mean, running_var, training, momentum, eps, input_strides
-):
+def _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
     """Return output, mean, reciprocal deviation, and new running statistics (None: unchanged)."""
     n, axes = input.ndim, all_but_channel(input.ndim)
     saved = _statistics_dtype(input, weight, bias, running_mean, running_var)
@@ -179,11 +164,11 @@ def _batch_norm(
     out = x * factor + (_affine(-mean * factor, None, _channels(bias, n)))
     out = out.astype(input.dtype)
     moments = [m.reshape(-1)[: None if training else 0].astype(saved) for m in (mean, rstd)]
-    return _as_input(out, input_strides), *moments, new_mean, new_var
+    return out, *moments, new_mean, new_var
 
 
 # PyTorch's meta functions save moments where the CPU saves none, and as float32, as CUDA does.
-_OPTIONS: dict[str, Any] = {"meta": False, "strided": ("input",)}
+_OPTIONS: dict[str, Any] = {"meta": False, "channels_last": ("input",)}
 
 # The schema does not say that the first of these writes its running statistics.
 op("native_batch_norm", writes=STATS, **_OPTIONS)(_batch_norm)
@@ -191,10 +176,9 @@ op("_native_batch_norm_legit", **_OPTIONS)(_batch_norm)
 
 
 @op("_native_batch_norm_legit.no_stats", **_OPTIONS)
-def _without_statistics(input, weight, bias, training, *numbers, input_strides):
+def _without_statistics(input, weight, bias, training, *numbers):
     """Run batch norm by the batch's own statistics, which are not stored."""
-    given = [input, weight, bias, None, None, True, *numbers, input_strides]
-    return _batch_norm(*given)[:3]
+    return _batch_norm(*[input, weight, bias, None, None, True, *numbers])[:3]
 
 
 def _enter(name: str, training: bool | None = None, reserve: bool = False) -> None:
@@ -205,9 +189,9 @@ def _enter(name: str, training: bool | None = None, reserve: bool = False) -> No
     """
 
     @op(name, **_OPTIONS)
-    def form(input, *args, input_strides):
+    def form(input, *args):
         given = args if training is None else (*args[:4], training, *args[4:])
-        *results, mean, var = _batch_norm(*[input, *given, input_strides])
+        *results, mean, var = _batch_norm(*[input, *given])
         results += [jnp.zeros(0, jnp.uint8)] * reserve
         if training is False:
             return results
@@ -264,7 +248,7 @@ def native_batch_norm_backward(
 
 
 @op("native_group_norm", **_OPTIONS)
-def native_group_norm(input, weight, bias, N, C, HxW, group, eps, input_strides):
+def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
     """Standardize groups of channels; mean and reciprocal deviation are (batch, group)."""
     saved = _statistics_dtype(input, weight, bias)
     x, weight, bias = _wide(input, weight, bias)
@@ -273,8 +257,7 @@ def native_group_norm(input, weight, bias, N, C, HxW, group, eps, input_strides)
     rstd = lax.rsqrt(var + eps)
     out = ((x - mean) * rstd).reshape(input.shape)
     out = _affine(out, _channels(weight, input.ndim), _channels(bias, input.ndim))
-    out = _as_input(out.astype(input.dtype), input_strides)
-    return out, mean[..., 0].astype(saved), rstd[..., 0].astype(saved)
+    return out.astype(input.dtype), mean[..., 0].astype(saved), rstd[..., 0].astype(saved)
 
 
 # PyTorch's meta function divides by the size of a group.

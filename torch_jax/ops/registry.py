@@ -58,8 +58,8 @@ class Lowering(NamedTuple):
         function takes ``<name>_is_contiguous``, a bool, for each.
       strided: names of tensor arguments by whose strides the outputs' are chosen; the function
         takes ``<name>_strides`` for each.
-      channels_last: names of tensor arguments of which one in channels_last strides makes the
-        outputs so too (PyTorch's meta functions do not, for convolutions).
+      channels_last: names of tensor arguments of which one in channels_last strides makes the new
+        outputs so too, where these have four or five dims.
       uniform: writes one value everywhere, so that elements it writes may share memory.
       integers: names of ``int`` and ``int[]`` arguments that arrive as traced integers and vectors
         in eager mode, so that ``x.roll(i)`` compiles once for all ``i`` (as Python values within a
