@@ -23,6 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax.ops.promotion import opmath
+
 Function = Callable[..., Any]
 
 
@@ -96,6 +98,12 @@ def _fitting(change: Any, result: Any) -> Any:
     if not jnp.issubdtype(dtype, jnp.inexact):
         return np.zeros(shape, jax.dtypes.float0)
     return jnp.broadcast_to(change, shape).astype(dtype)
+
+
+def transposed(function: Function, grad: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Return the gradient of a linear function's operand, of ``shape``; half types are widened."""
+    grad = grad.astype(opmath(grad.dtype))
+    return jax.linear_transpose(function, jax.ShapeDtypeStruct(shape, grad.dtype))(grad)[0]
 
 
 @differentiated_as(lambda x: x * jnp.sign(x))

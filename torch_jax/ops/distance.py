@@ -47,17 +47,13 @@ def _differences(x1, x2):
     return x1[..., :, None, :] - x2[..., None, :, :]
 
 
-def _one_by_one(x1, x2, p, compute_mode=None):
-    return _distance(_differences(x1, x2), p)
-
-
 # the values of ``compute_mode``, and the number of rows beyond which the product is used
 _IF_LARGE, _WITH_PRODUCT = 0, 1
 _LARGE = 25
 
 
 @op("_cdist_forward", static=("p",))
-@differentiated_as(_one_by_one)
+@differentiated_as(lambda x1, x2, p, compute_mode: _distance(_differences(x1, x2), p))
 def cdist(x1, x2, p, compute_mode):
     """Use the product for Euclidean distances of many rows, as on CPU."""
     mode = compute_mode or _IF_LARGE

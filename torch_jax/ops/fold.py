@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-import jax
 import jax.numpy as jnp
 
 from torch_jax.ops.conv_forms import padded, parts
-from torch_jax.ops.promotion import opmath
+from torch_jax.ops.derivatives import transposed
 from torch_jax.ops.registry import InOrder, op
 
 
@@ -28,7 +27,5 @@ def im2col(self, kernel_size, dilation, padding, stride):
 def col2im(self, output_size, kernel_size, dilation, padding, stride):
     """Return the transpose of ``im2col``: overlapping values add up."""
     channels = self.shape[-2] // (kernel_size[0] * kernel_size[1])
-    self = self.astype(opmath(self.dtype))
-    image = jax.ShapeDtypeStruct((*self.shape[:-2], channels, *output_size), self.dtype)
-    geometry = kernel_size, dilation, padding, stride
-    return jax.linear_transpose(lambda x: im2col(x, *geometry).value, image)(self)[0]
+    image, geometry = (*self.shape[:-2], channels, *output_size), (dilation, padding, stride)
+    return transposed(lambda x: im2col(x, kernel_size, *geometry).value, self, image)

@@ -90,9 +90,14 @@ def bounds(index, size: int, dim: int, wrap: bool = False):
     return ok, f"index is out of bounds for dimension {dim} with size {size}"
 
 
+def check_dim(self, dim, index, wrap: bool = False):
+    """Return :func:`bounds` along a dimension."""
+    return bounds(index, self.shape[dim] if self.ndim else 1, dim, wrap)
+
+
 def dim_bounds(self, dim, index):
-    """Return :func:`bounds` along a dimension, as a RuntimeError: for ``check=``."""
-    return *bounds(index, self.shape[dim] if self.ndim else 1, dim), RuntimeError
+    """Return the same as a RuntimeError."""
+    return *check_dim(self, dim, index), RuntimeError
 
 
 def check_indices(self, indices):
@@ -105,14 +110,6 @@ def check_indices(self, indices):
             messages.append(message)
         axis += index.ndim if is_mask(index) else 1
     return ok, "; or ".join(dict.fromkeys(messages))
-
-
-def check_dim(self, dim, index):
-    return dim_bounds(self, dim, index)[:2]
-
-
-def _check_dim_wrapping(self, dim, index):
-    return bounds(index, self.shape[dim] if self.ndim else 1, dim, wrap=True)
 
 
 def _check_flat(self, index):
@@ -206,10 +203,6 @@ def _one_mask(indices) -> bool:
     return is_mask(last) and last.ndim > 0 and all(i is None for i in before)
 
 
-def _needs_positions(indices) -> bool:
-    return _has_mask(indices) and not _one_mask(indices)
-
-
 def _check_put(self, indices, values):
     if not _one_mask(indices):
         return check_indices(self, indices)
@@ -234,7 +227,7 @@ def _check_put(self, indices, values):
     "_index_put_impl",
     "_unsafe_index_put",
     host=("indices",),
-    concrete=_needs_positions,
+    concrete=lambda indices: _has_mask(indices) and not _one_mask(indices),
     instead="use torch.where(mask, values, x)",
     meta=_knows_masks,
     check=_check_put,
@@ -312,7 +305,11 @@ def index_copy(self, dim, index, source):
     return write(x, at, source.astype(x.dtype)).reshape(self.shape)
 
 
-@op("index_fill.int_Scalar", "index_fill.int_Tensor", host=("index",), check=_check_dim_wrapping)
+@op(
+    *("index_fill.int_Scalar", "index_fill.int_Tensor"),
+    host=("index",),
+    check=lambda self, dim, index: check_dim(self, dim, index, wrap=True),
+)
 def index_fill(self, dim, index, value):
     """Fill by index; here negative indices count from the end."""
     x = self.reshape(-1) if self.ndim == 0 else self

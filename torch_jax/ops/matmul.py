@@ -83,17 +83,14 @@ def addmm(self, mat1, mat2, *, beta=1, alpha=1):
     """Return ``beta * self + alpha * (mat1 @ mat2)``."""
     if mat2.ndim == self.ndim == 2 < mat1.ndim and len(self) > 1:  # its rows as those of ``mat1``
         self = self.reshape(*mat1.shape[:-1], -1)
-    return _broadcast(_blend(self, matrix_product(mat1, mat2), beta, alpha), mat1, mat2)
+    product = _blend(self, matrix_product(mat1, mat2), beta, alpha)
+    return jnp.broadcast_to(product, (*mat1.shape[:-1], mat2.shape[-1]))
 
 
 @op("addmm.dtype", "baddbmm.dtype", static=_SCALARS, products=True)
 def addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
     """Do ``addmm`` of half types with a float32 result."""
     return addmm(self, mat1, mat2, beta=beta, alpha=alpha).astype(out_dtype)
-
-
-def _broadcast(x, mat1, mat2):
-    return jnp.broadcast_to(x, (*mat1.shape[:-1], mat2.shape[-1]))
 
 
 @op("_addmm_activation", static=_SCALARS, products=True)

@@ -123,10 +123,6 @@ def _channels_last(x: jax.Array) -> jax.Array:
     return jnp.moveaxis(x, 1, -1)
 
 
-def _channels_first(x: jax.Array) -> jax.Array:
-    return jnp.moveaxis(x, -1, 1)
-
-
 def _sums(x: jax.Array) -> jax.Array:
     """Return sums of ``[batch, ..., channels]`` over all dimensions but the last."""
     return x.sum(tuple(range(x.ndim - 1)))
@@ -239,9 +235,82 @@ def native_batch_norm_backward(
         if train:
             share = factor / math.prod(grad.shape[:-1])
             grad = grad - x * (grad_weight * rstd * share) - grad_bias * share
-        grad_input = _channels_first(grad)
+        grad_input = jnp.moveaxis(grad, -1, 1)
     results = grad_input, grad_weight, grad_bias
     return tuple(r if asked else None for r, asked in zip(results, output_mask, strict=True))
+
+
+# ---- the parts of batch norm between the exchanges of nn.SyncBatchNorm --------------------------
+#
+# PyTorch has kernels of them on accelerators only.
+
+
+@op("batch_norm_stats", meta=False)
+def batch_norm_stats(input, eps):
+    """Return the mean of each channel, and its reciprocal deviation."""
+    mean, variance = _channel_moments(*_wide(input))
+    return mean, lax.rsqrt(variance + eps)
+
+
+@op("batch_norm_gather_stats_with_counts", writes=STATS, meta=False)
+def batch_norm_gather_stats_with_counts(
+    input, mean, invstd, running_mean, running_var, momentum, eps, counts
+):
+    """Return the moments of all parts of a batch, a row each, as one; and new statistics."""
+    mean, invstd = _wide(mean, invstd)
+    count = counts.astype(mean.dtype).reshape(-1, 1)
+    total = count.sum()
+    whole = (mean * count).sum(0) / total
+    variances = 1 / jnp.square(invstd) - eps
+    squares = ((variances + jnp.square(mean - whole)) * count).sum(0)
+    news = []
+    for old, new in ((running_mean, whole), (running_var, squares / (total - 1))):
+        moved = None if old is None else (1 - momentum) * old.astype(new.dtype) + momentum * new
+        news.append(moved)
+    return whole, lax.rsqrt(squares / total + eps), *news
+
+
+@op("batch_norm_gather_stats", writes=STATS, meta=False)
+def batch_norm_gather_stats(input, mean, invstd, running_mean, running_var, momentum, eps, count):
+    """Do the same for parts of one size."""
+    counts = jnp.full(mean.shape[0], count, opmath(mean.dtype))
+    return batch_norm_gather_stats_with_counts(
+        input, mean, invstd, running_mean, running_var, momentum, eps, counts
+    )
+
+
+@op("batch_norm_elemt", meta=False)
+def batch_norm_elemt(input, weight, bias, mean, invstd, eps):
+    """Normalize by given moments."""
+    x, *of_channels = _wide(input, weight, bias, mean, invstd)
+    weight, bias, mean, invstd = (_channels(one, x.ndim) for one in of_channels)
+    return _affine((x - mean) * invstd, weight, bias).astype(input.dtype)
+
+
+@op("batch_norm_backward_reduce", static=("input_g", "weight_g", "bias_g"), meta=False)
+def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g):
+    """Return sums of a gradient, and of its products with the centred input: empty if not asked."""
+    x, grad, mean = _wide(input, grad_out, mean)
+    sums = grad.sum(all_but_channel(x.ndim))
+    products = (grad * (x - _channels(mean, x.ndim))).sum(all_but_channel(x.ndim))
+    none = jnp.zeros(0, sums.dtype)
+    kind = sums.dtype if weight is None else weight.dtype
+    return (
+        sums if input_g else none,
+        products if input_g else none,
+        (products * invstd.astype(sums.dtype)).astype(kind) if weight_g else none,
+        sums.astype(kind) if bias_g else none,
+    )
+
+
+@op("batch_norm_backward_elemt", meta=False)
+def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count):
+    """Return the gradient of the input, by the sums over all parts and their counts."""
+    x, grad, *of_channels = _wide(input, grad_out, mean, invstd, weight, sum_dy, sum_dy_xmu)
+    mean, invstd, weight, sums, products = (_channels(one, x.ndim) for one in of_channels)
+    total = count.sum().astype(x.dtype)
+    slope = grad - sums / total - (x - mean) * jnp.square(invstd) * products / total
+    return _affine(slope * invstd, weight, None).astype(input.dtype)
 
 
 # ---- group norm -------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torch_jax.ops.promotion import opmath
+from torch_jax.ops.derivatives import transposed
 from torch_jax.ops.registry import op
 
 
@@ -49,9 +49,7 @@ def _register(name: str, extend: Callable[..., jax.Array]) -> None:
         return lax.pad(x, jnp.zeros((), x.dtype), crops)
 
     def backward(grad_output, self, padding):
-        grad = grad_output.astype(opmath(grad_output.dtype))
-        like = jax.ShapeDtypeStruct(self.shape, grad.dtype)
-        return jax.linear_transpose(lambda x: forward(x, padding), like)(grad)[0]
+        return transposed(lambda x: forward(x, padding), grad_output, self.shape)
 
     for n in (1, 2, 3):
         op(f"{name}{n}d", channels_last=("self",))(forward)

@@ -152,11 +152,10 @@ def _check_divisor(self, other):
     return None
 
 
-def _check_rounded(self, other, rounding_mode):
-    return None if rounding_mode is None else _check_divisor(self, other)
-
-
-@op("div.Tensor_mode", "div.Scalar_mode", check=_check_rounded)
+@op(
+    *("div.Tensor_mode", "div.Scalar_mode"),
+    check=lambda self, other, rounding_mode: rounding_mode and _check_divisor(self, other),
+)
 def divide_mode(self, other, *, rounding_mode):
     """Divide truly without a rounding mode."""
     if rounding_mode is None:
@@ -289,12 +288,12 @@ def _heaviside(x, values):
     return jnp.where(x == 0, values, (x > 0).astype(values.dtype))
 
 
-def logaddexp(a, b):
+def logaddexp(a, b, add=jnp.logaddexp):
     """Add equal infinities to themselves. The angle of complex results is not wrapped around."""
     if category(a.dtype) == 3:
         return _complex_logaddexp(a, b)
     same = jnp.isinf(a) & (a == b)
-    return jnp.where(same, a, jnp.logaddexp(jnp.where(same, 0, a), jnp.where(same, 0, b)))
+    return jnp.where(same, a, add(jnp.where(same, 0, a), jnp.where(same, 0, b)))
 
 
 def _complex_logaddexp(a, b):
@@ -305,11 +304,6 @@ def _complex_logaddexp(a, b):
     infinite = jnp.where(low.real < 0, low, jnp.log(jnp.exp(low) + jnp.exp(high)))
     total = jnp.where(same, infinite, total)
     return jnp.where(jnp.isnan(a), a, jnp.where(jnp.isnan(b), b, total))
-
-
-def _logaddexp2(a, b):
-    same = jnp.isinf(a) & (a == b)
-    return jnp.where(same, a, jnp.logaddexp2(jnp.where(same, 0, a), jnp.where(same, 0, b)))
 
 
 def _x_times(log: Callable[[jax.Array], jax.Array], least: int) -> Callable[..., Any]:
@@ -357,7 +351,7 @@ _elementwise("logaddexp", logaddexp)
 _elementwise("gcd", jnp.gcd)
 _elementwise("lcm", jnp.lcm)
 _elementwise("hypot", jnp.hypot)
-_elementwise("logaddexp2", _logaddexp2)
+_elementwise("logaddexp2", functools.partial(logaddexp, add=jnp.logaddexp2))
 _elementwise("igamma", igamma)
 _elementwise("igammac", igammac)
 

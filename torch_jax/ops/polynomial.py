@@ -116,10 +116,6 @@ KINDS = {
 }
 
 
-def _step_chebyshev(k, x, current, previous):
-    return 2 * x * current - previous
-
-
 def _chebyshev(kind: Chebyshev, shifted: bool) -> Of:
     """Return a wave within -1..1 for all but small ``n``; else the recurrence."""
 
@@ -130,7 +126,7 @@ def _chebyshev(kind: Chebyshev, shifted: bool) -> Of:
         is_end = jnp.abs(x) == 1
         is_wave = (n > kind.above[shifted]) & (jnp.abs(x) < 1)
         steps = jnp.where(is_end | is_wave, 0, n)
-        value = recurrence(x, steps, kind.first(x), _step_chebyshev)
+        value = recurrence(x, steps, kind.first(x), lambda k, x, now, last: 2 * x * now - last)
         return jnp.where(is_end, end, jnp.where(is_wave, kind.wave(x, n), value))
 
     return function

@@ -18,7 +18,7 @@ from jax import lax
 
 from torch_jax.budgets import ELEMENTS_OF_A_MAXIMUM
 from torch_jax.ops.conv_forms import full
-from torch_jax.ops.derivatives import differentiated_as
+from torch_jax.ops.derivatives import differentiated_as, transposed
 from torch_jax.ops.promotion import category, opmath
 from torch_jax.ops.registry import op
 from torch_jax.ops.scatter import identity
@@ -100,12 +100,6 @@ def _avg_pool(
     return lax.div(out, jnp.broadcast_to(jnp.asarray(divisor, x.dtype), out.shape))
 
 
-def _transpose(function, grad, like):
-    """Return the transpose of a linear function of an array like ``like``, at ``grad``."""
-    grad = grad.astype(opmath(grad.dtype))
-    return jax.linear_transpose(function, jax.ShapeDtypeStruct(like.shape, grad.dtype))(grad)[0]
-
-
 def _register_avg_pool(n: int) -> None:
     @op(f"avg_pool{n}d")
     def avg_pool(self, *options, **named):
@@ -113,7 +107,12 @@ def _register_avg_pool(n: int) -> None:
 
     @op(f"avg_pool{n}d_backward")
     def avg_pool_backward(grad_output, self, *options):
-        return _transpose(lambda x: _avg_pool(n, x, *options), grad_output, self)
+        return transposed(lambda x: _avg_pool(n, x, *options), grad_output, self.shape)
+
+    @op(f"_adaptive_avg_pool{n}d_backward")
+    def adaptive_avg_pool_backward(grad_output, self):
+        size = grad_output.shape[-n:]
+        return transposed(lambda x: _adaptive_avg_pool(x, size), grad_output, self.shape)
 
 
 def _adaptive_windows(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -162,13 +161,6 @@ def adaptive_avg_pool(self, output_size):
     if 0 in (self.shape[1:] if len(output_size) == 3 else self.shape[-2:]):  # as the CPU's kernels
         raise RuntimeError(f"there are no elements to take means of: {self.shape}")
     return _adaptive_avg_pool(self, output_size)
-
-
-def _register_adaptive_avg_pool_backward(n: int) -> None:
-    @op(f"_adaptive_avg_pool{n}d_backward")
-    def backward(grad_output, self):
-        size = grad_output.shape[-n:]
-        return _transpose(lambda x: _adaptive_avg_pool(x, size), grad_output, self)
 
 
 # ---- maximum ----------------------------------------------------------------------------------
@@ -334,6 +326,5 @@ def max_unpool3d(self, indices, output_size, stride, padding):
 
 for _n in (2, 3):
     _register_avg_pool(_n)
-    _register_adaptive_avg_pool_backward(_n)
     _register_max_pool(_n)
     _register_fractional_max_pool(_n)

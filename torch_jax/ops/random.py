@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -187,11 +188,6 @@ def _draw(key, p, shape):
     return _unit(key, shape, np.dtype(dtype)) < p.astype(dtype)
 
 
-def _check_probability(p):
-    if not 0 <= p <= 1:
-        raise RuntimeError(f"bernoulli expects p in [0, 1], but got p={p}")
-
-
 def _inside(self, p=None):
     p = self if p is None else p
     message = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
@@ -207,7 +203,8 @@ def bernoulli(self, *, key):
 @op("bernoulli.p", "bernoulli_.float", static=("p",), random=True, drawn_like="self")
 def bernoulli_p(self, p=0.5, *, key):
     """Draw 1 with one probability; in place it has a default that it lacks here."""
-    _check_probability(p)
+    if not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli expects p in [0, 1], but got p={p}")
     refuse("bernoulli", self.dtype, "complex")
     return _draw(key, np.float32(p), self.shape)
 
@@ -242,11 +239,13 @@ def _open_unit(key, shape, dtype):
     return 1 - _unit(key, shape, dtype)
 
 
-def _check_lambd(lambd=1.0):
-    return lambd > 0, "exponential_ expects lambda > 0.0", RuntimeError
+def _positive(name: str, of: str) -> Callable[..., tuple[Any, str, type[Exception]]]:
+    """Return the check of a number that must be positive, as its default is."""
+    what = name.replace("lambd", "lambda")
+    return lambda **given: (given.get(name, 1) > 0, f"{of} expects {what} > 0.0", RuntimeError)
 
 
-@op("exponential", random=True, drawn_like="self", check=_check_lambd)
+@op("exponential", random=True, drawn_like="self", check=_positive("lambd", "exponential_"))
 def exponential(self, lambd=1.0, *, key):
     """Draw with rate ``lambd``; never 0, but for an infinite rate."""
     refuse("exponential", self.dtype, "bool int complex")
@@ -266,11 +265,7 @@ def geometric(self, p, *, key):
     return jnp.maximum(trials, 1)
 
 
-def _check_sigma(sigma=1.0):
-    return sigma > 0, "cauchy_ expects sigma > 0.0", RuntimeError
-
-
-@op("cauchy", random=True, drawn_like="self", check=_check_sigma)
+@op("cauchy", random=True, drawn_like="self", check=_positive("sigma", "cauchy_"))
 def cauchy(self, median=0.0, sigma=1.0, *, key):
     """Draw ``median + sigma * tan(pi * (u - 1/2))``."""
     refuse("cauchy", self.dtype, "bool int complex")
@@ -278,11 +273,7 @@ def cauchy(self, median=0.0, sigma=1.0, *, key):
     return jax.random.cauchy(key, self.shape, wide) * sigma + median
 
 
-def _check_log_std(std=2.0):
-    return std > 0, "log_normal_ expects std > 0.0", RuntimeError
-
-
-@op("log_normal", random=True, drawn_like="self", check=_check_log_std)
+@op("log_normal", random=True, drawn_like="self", check=_positive("std", "log_normal_"))
 def log_normal(self, mean=1.0, std=2.0, *, key):
     """Draw the exponential of a normal."""
     refuse("log_normal", self.dtype, "bool int complex")

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from torch_jax import target
 from torch_jax.ops.derivatives import differentiated_as, magnitude, power_of_size, root
@@ -292,3 +293,13 @@ def renorm(self, p, dim, maxnorm):
     others = tuple(d for d in range(x.ndim) if d != dim % x.ndim)
     size = vector_norm(x, p, others, keepdim=True)
     return x * jnp.where(size > maxnorm, maxnorm / (size + 1e-7), 1).astype(size.dtype)
+
+
+@op("hash_tensor")
+def hash_tensor(self, dim=(), *, keepdim=False, mode=0):
+    """Return the exclusive or of the bits of all elements, as float64 or int64, in uint64."""
+    wide = self.astype(np.float64 if category(self.dtype) == 2 else np.int64)
+    bits = lax.bitcast_convert_type(wide, np.uint64)
+    dims = axes(self, dim)
+    result = lax.reduce(bits, np.uint64(0), lax.bitwise_xor, dims)
+    return jnp.expand_dims(result, dims) if keepdim else result

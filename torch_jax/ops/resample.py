@@ -152,14 +152,10 @@ def _antialiased(filter: Callable, reach: float) -> Callable:
     return taps
 
 
-def _lanczos(x):
-    return np.where(abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0)
-
-
 _ANTIALIASED = {
     "bilinear": _antialiased(lambda x: np.maximum(1 - abs(x), 0), 1),
     "bicubic": _antialiased(lambda x: keys(x, -0.5), 2),
-    "lanczos": _antialiased(_lanczos, 3),
+    "lanczos": _antialiased(lambda x: np.where(abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0), 3),
 }
 
 

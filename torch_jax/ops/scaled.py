@@ -108,3 +108,20 @@ def _ragged(a: jax.Array, b: jax.Array, sizes: jax.Array, contract: bool = False
         return product(a.astype(wide), b.astype(wide))
 
     return lax.platform_dependent(a, b, cpu=widened, default=product)
+
+
+# Operators of transformers, for compiled models that are not in bfloat16: the library's own kernels
+# read the ends of each expert's rows, which no program can.
+
+
+@op("transformers::grouped_mm_fallback", products=True)
+def grouped_mm_fallback(input, weight, offs):
+    """Return rows of ``input``, up to each of ``offs``, times a matrix of ``weight``."""
+    return grouped_mm(input, weight, offs)
+
+
+@op("transformers::grouped_mm_fallback_backward", products=True)
+def grouped_mm_fallback_backward(input, weight, offs, grad_output):
+    """Return gradients for ``input`` and ``weight``."""
+    grad_input = grouped_mm(grad_output, weight.swapaxes(1, 2), offs)
+    return grad_input, grouped_mm(input.T, grad_output, offs)

@@ -198,19 +198,14 @@ def _waves(x, order):
     return size * p, size * near * q, angle
 
 
-def _between_zeros(square, zeros, coefficients):
-    """Use the zeros as factors, so that the result is precise beside them."""
-    a, b = zeros
-    return (square - a) * (square - b) * chebyshev_series(square, 0, 25, coefficients)
-
-
 def _enter_j(order: int, zeros: tuple[float, float], coefficients: tuple[float, ...]) -> Unary:
     """Enter ``J0`` or ``J1``, which is odd; return it."""
 
     def function(x):
         size = jnp.abs(x)
         p, q, angle = _waves(size, order)
-        near = _between_zeros(x * x, zeros, coefficients)
+        near = math.prod(x * x - zero for zero in zeros)  # as factors: precise beside them
+        near = near * chebyshev_series(x * x, 0, 25, coefficients)
         far = p * jnp.cos(angle) - q * jnp.sin(angle)
         if order:
             near, far = x * near, jnp.where(x < 0, -far, far)
