@@ -234,6 +234,7 @@ def no_autocast() -> Any:
 
 is_multithreading_enabled = _lookup("_C._is_multithreading_enabled")
 set_multithreading_enabled = _lookup("_C._set_multithreading_enabled")
+context_decorator = _lookup("utils._contextlib.context_decorator")
 
 # The keys of PyTorch's composites, in the order in which its dispatcher prefers them.
 COMPOSITE_KEYS = [

@@ -130,48 +130,15 @@ def decorate(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         wrapped = _async_generator(context, function)
     elif inspect.iscoroutinefunction(function):
         wrapped = _coroutine(context, function)
-    elif inspect.isgeneratorfunction(function):
-        wrapped = _generator(context, function)
     else:
-        wrapped = _plain(context, function)
+        return pytorch.context_decorator(lambda: context, function)
     return functools.wraps(function)(wrapped)
-
-
-def _plain(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with context:
-            return function(*args, **kwargs)
-
-    return call
 
 
 def _coroutine(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
         with context:
             return await function(*args, **kwargs)
-
-    return call
-
-
-def _generator(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with context:
-            steps = function(*args, **kwargs)
-        step, value = steps.send, None
-        while True:
-            try:
-                with context:
-                    result = step(value)
-            except StopIteration as end:
-                return end.value
-            try:
-                step, value = steps.send, (yield result)
-            except GeneratorExit:
-                with context:
-                    steps.close()
-                raise
-            except BaseException as error:
-                step, value = steps.throw, error
 
     return call
 
