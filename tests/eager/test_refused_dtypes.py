@@ -88,8 +88,10 @@ def test_what_accelerators_take_is_computed():
 
 def test_the_cpu_is_asked_once_for_dtypes_without_its_warnings(monkeypatch):
     asked = []
-    ask = refused_dtypes._ask
-    monkeypatch.setattr(refused_dtypes, "_ask", lambda *given: asked.append(1) or ask(*given))
+    ask = refused_dtypes._wide_twins
+    monkeypatch.setattr(
+        refused_dtypes, "_wide_twins", lambda *given: asked.append(1) or ask(*given)
+    )
     monkeypatch.setattr(refused_dtypes, "_taken", set())
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -57,12 +57,10 @@ def note(kind: str, what: str, seconds: float, count: int = 0, programs: Counts 
         listener(Cost(kind, what, seconds, count, programs))
 
 
-def _compiled(name: str, programs: Counts) -> None:
-    """Report a program that was compiled or loaded where nothing is measured."""
-    note("compile", name, programs.seconds, programs=programs)
-
-
-compilations.listeners.append(_compiled)
+# of programs that are compiled or loaded where nothing is measured
+compilations.listeners.append(
+    lambda name, programs: note("compile", name, programs.seconds, programs=programs)
+)
 
 
 @contextlib.contextmanager

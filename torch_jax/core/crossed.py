@@ -10,7 +10,6 @@ memory of its own.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from typing import Any
 
@@ -22,11 +21,7 @@ def mark(array: Any) -> None:
     """Mark an array as never to be donated."""
     key = id(array)
     if key not in MARKED:
-        MARKED[key] = weakref.ref(array, functools.partial(_forget, key))
-
-
-def _forget(key: int, _gone: Any) -> None:
-    MARKED.pop(key, None)
+        MARKED[key] = weakref.ref(array, lambda _gone: MARKED.pop(key, None))
 
 
 def is_marked(array: Any) -> bool:

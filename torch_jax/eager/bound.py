@@ -91,14 +91,11 @@ def _drop_idle(kernels: list[Any], staying: int) -> int:
     a loop over new shapes.
     """
     entries = [(kernel, key, e) for kernel in kernels for key, e in list(kernel.cache.items())]
-    entries.sort(key=lambda found: _worth(found[2]))
+    # of two alike the older one goes
+    entries.sort(key=lambda one: (one[2].uses > one[2].before, one[2].uses, one[2].serial))
     gone = max(0, len(entries) - staying)  # some may have been dropped one by one before
     for kernel, key, _ in entries[:gone]:
         drop(kernel, key)
     for *_, entry in entries:
         entry.before = entry.uses
     return len(entries) - gone
-
-
-def _worth(entry: Any) -> tuple:
-    return entry.uses > entry.before, entry.uses, entry.serial  # of two alike the older one goes

@@ -229,7 +229,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     if callable(concrete):
         concrete = concrete(**by_parameter(concrete, placed))
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
-    values_of = _reader(placed) if concrete else _in_trace
+    values_of = _reader(placed) if concrete else lambda m: _Values(m, lambda view: view.read(m))
     if not lowering.uniform:
         for view in targets:
             view.refuse_repetition()
@@ -271,7 +271,8 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         outputs[:] = emitted
         return arrays[0] if simple else arrays
 
-    run.__name__ = _label(op)
+    # of its programs in profiles; equal programs of one name are one entry of the cache on disk
+    run.__name__ = f"{op.namespace}.{op._opname.rstrip('_')}"
     function = Untraced(run) if concrete else Compiled(run)
     error = message if check else None
     return Entry(
@@ -298,14 +299,6 @@ def _makes(op: Any) -> bool:
     return not takes_tensors or by_name or op.namespace != "aten"
 
 
-def _label(op: Any) -> str:
-    """Return the name of an operator's programs in profiles; variants of one share a name.
-
-    Equal programs of one name are one entry of the cache on disk.
-    """
-    return f"{op.namespace}.{op._opname.rstrip('_')}"
-
-
 def _views(placed: Any) -> list[View]:
     return [placed] if isinstance(placed, View) else [v for v in placed if v is not None]
 
@@ -315,10 +308,6 @@ class _Values(NamedTuple):
 
     memories: list[Any]
     read: Callable[[View], Any]
-
-
-def _in_trace(memories: list[Any]) -> _Values:
-    return _Values(memories, lambda view: view.read(memories))
 
 
 def _reader(placed: dict[str, Any]) -> Callable[[list[Any]], _Values]:

@@ -49,7 +49,7 @@ def _verdict(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
         return RuntimeError(errors.SHARED)
     kinds = set(itertools.starmap(_relation, pairs)) - {"apart"}
     tries = _twins(op, given, "part" in kinds) if kinds else ()
-    return twins.verdict(op, tries, _is_about_memory)
+    return twins.verdict(op, tries, lambda error, _: "single memory location" in str(error))
 
 
 def _twins(op: Any, given: twins.Named, is_of_parts: bool) -> Iterator[twins.Named]:
@@ -64,10 +64,6 @@ def _twins(op: Any, given: twins.Named, is_of_parts: bool) -> Iterator[twins.Nam
 
         yield twins.twins(op, jax.tree.map(first, given), twins.small)
     yield twins.twins(op, given, twins.whole(given))
-
-
-def _is_about_memory(error: Exception, _named: twins.Named) -> bool:
-    return "single memory location" in str(error)
 
 
 def _pairs(op: Any, given: dict[str, Any]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

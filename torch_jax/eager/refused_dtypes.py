@@ -45,7 +45,8 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     are_sizes = (type(n) is int for tensor in tensors_in(given) for n in tensor.shape)
     if form in _taken or not all(are_sizes):  # of a program for many sizes
         return
-    error = pytorch.without_warnings(lambda: _ask(op, given))
+    tries, is_due = _wide_twins(op, given), functools.partial(_is_of_dtypes, op)
+    error = pytorch.without_warnings(lambda: twins.verdict(op, tries, is_due))
     if error is None:
         _taken.add(form)
         if _unusual_masks(given):
@@ -103,11 +104,6 @@ def _form(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(dict.fromkeys(map(_form, value)))
     return value if isinstance(value, bool | str | torch.dtype | None) else type(value)
-
-
-def _ask(op: Any, given: twins.Named) -> Exception | None:
-    """Return the CPU's error for the dtypes of a call, None, or ``UNKNOWN``."""
-    return twins.verdict(op, _wide_twins(op, given), functools.partial(_is_of_dtypes, op))
 
 
 def _wide_twins(op: Any, given: twins.Named) -> Iterator[twins.Named]:

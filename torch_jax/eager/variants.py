@@ -19,12 +19,9 @@ from torch_jax.ops.registry import TABLE, Lowering
 
 # foreach operators whose name is not that of the operator they repeat
 _FOREACH_NAMES = {
-    "norm": "linalg_vector_norm",
-    "copy": "copy",
     "clamp_max": "minimum",
     "clamp_min": "maximum",
     "max": "amax",
-    "powsum": "linalg__powsum",
 }
 FACTORY_CHOICES = frozenset({"dtype", "layout", "device", "pin_memory"})
 _ELEMENT = {"List[Tensor]": "Tensor", "List[number]": "number"}
@@ -112,24 +109,18 @@ def foreach_lowering(op: Any) -> Lowering | None:
     """Return a lowering that applies the elementwise one to each position of the lists, or None."""
     schema = op._schema
     stem = schema.name.removeprefix("aten::_foreach_").removesuffix("_")
-    element = _element_lowering(_FOREACH_NAMES.get(stem, stem), _element_types(schema))
+    types = [str(a.real_type) for a in schema.arguments if not is_out_argument(a)]
+    element = _element_lowering(
+        _FOREACH_NAMES.get(stem, stem), [_ELEMENT.get(one, one) for one in types]
+    )
     if element is None:
         return None
     lowering, keywords = element
-    lists = [_is_list(a) for a in schema.arguments]
+    # ``Tensor scalars`` is one tensor with a number for each position
+    lists = [str(a.real_type) in _ELEMENT or a.name == "scalars" for a in schema.arguments]
     function = _repeat(lowering.function, lists, keywords, in_place=bool(schema.is_mutable))
     host, products = frozenset({"scalars"}), lowering.products
     return Lowering(schema.name, function, lowering.static, host=host, products=products)
-
-
-def _is_list(argument: Any) -> bool:
-    # ``Tensor scalars`` is one tensor with a number for each position
-    return str(argument.real_type) in _ELEMENT or argument.name == "scalars"
-
-
-def _element_types(schema: Any) -> list[str]:
-    types = [str(a.real_type) for a in schema.arguments if not is_out_argument(a)]
-    return [_ELEMENT.get(t, t) for t in types]
 
 
 def _element_lowering(base: str, types: list[str]) -> tuple[Lowering, list[str]] | None:

@@ -379,7 +379,10 @@ def follow(made: Any, model: Any) -> None:
     of_model, new = getattr(source, "array", None), getattr(storage, "array", None)
     if of_model is None or new is None or of_model.shape != new.shape:
         return
-    sharding = _sharding_behind(source)
+    if isinstance(of_model, jax.core.Tracer):  # then that of the array before the present trace
+        sharding = source.__dict__.get("wanted")  # None where XLA decides
+    else:
+        sharding = sharding_of(of_model)
     if sharding is not None:
         sharding = states_of(source) or sharding
         storage.array = as_wanted(new, sharding)
@@ -393,10 +396,3 @@ def states_of(storage: Any) -> Any:
     :mod:`torch_jax.distributed.zero` sets it.
     """
     return storage.__dict__.get("states")
-
-
-def _sharding_behind(storage: Any) -> Any:
-    """Return the sharding of the array in a storage, or of the one before the present trace."""
-    if not isinstance(storage.array, jax.core.Tracer):
-        return sharding_of(storage.array)
-    return storage.__dict__.get("wanted")  # by `follow`; None where XLA decides

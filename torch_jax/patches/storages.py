@@ -66,7 +66,9 @@ class _JaxStorage:
                 f"{source.nbytes()} bytes"
             )
         ours = storage.is_jax_storage(source)
-        storage.replace(self, storage.memory_in(source) if ours else _bytes_of(source))
+        if not ours:
+            source = torch.empty(0, dtype=torch.uint8, device="cpu").set_(source)
+        storage.replace(self, storage.memory_in(source) if ours else transfer.array_of(source))
         return self
 
     def __getitem__(self, index: Any) -> Any:
@@ -128,10 +130,6 @@ def _either(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..
         return (ours if storage.is_jax_storage(self) else theirs)(self, *args, **kwargs)
 
     return method
-
-
-def _bytes_of(source: torch.UntypedStorage) -> jax.Array:
-    return transfer.array_of(torch.empty(0, dtype=torch.uint8, device="cpu").set_(source))
 
 
 for _name, _ours in vars(_JaxStorage).items():
