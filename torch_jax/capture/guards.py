@@ -78,16 +78,12 @@ class Guards:
     def _other_entry(self) -> str | None:
         for of, key, old in zip(self._dicts, self._keys, self._values, strict=True):
             new = of.get(key)
-            if new is not old and not _are_equal(old, new):
+            is_plain = isinstance(old, int | str | tuple | None) and type(old) is type(new)
+            if new is not old and not (is_plain and old == new):
                 if isinstance(old, dict | list):
                     return "the state or the groups of an optimizer are others, as after loading"
                 return f"{_shown(key)} was {_shown(old)}, now it is {_shown(new)}"
         return None
-
-
-def _are_equal(old: Any, new: Any) -> bool:
-    plain = isinstance(old, int | str | tuple | type(None)) and type(old) is type(new)
-    return plain and bool(old == new)
 
 
 def _shown(value: Any) -> str:

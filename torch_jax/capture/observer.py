@@ -82,7 +82,9 @@ class Observer(Listener):
         self.is_over = False  # whether the function has returned
         self.refusal: Refusal | None = None  # why later calls cannot skip the Python
         self.makes_state = False  # whether an optimizer makes its state out of gradients
-        self._last_node = _newest_node()
+        with torch.inference_mode(False), torch.enable_grad():
+            new: Any = torch.empty(0, requires_grad=True).clone().grad_fn
+            self._last_node = new._sequence_nr()  # nodes that are made later have higher numbers
 
     # --- being in force ---------------------------------------------------------------------------
 
@@ -231,12 +233,7 @@ def _where(flags: list[jax.Array], new: jax.Array, old: jax.Array) -> jax.Array:
     return jnp.where(jnp.all(jnp.stack(flags)), new, old)
 
 
-def _note_look() -> None:
-    if ACTIVE.observer is not None:
-        ACTIVE.observer.looks()
-
-
-LISTENERS.append(_note_look)
+LISTENERS.append(lambda: ACTIVE.observer and ACTIVE.observer.looks())
 
 
 class _Mode(pytorch.OperatorMode):
@@ -248,12 +245,6 @@ class _Mode(pytorch.OperatorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.observer.operator(func, args, kwargs or {})
-
-
-def _newest_node() -> int:
-    """Return the number of a new node of autograd's graph: those made later have higher ones."""
-    with torch.inference_mode(False), torch.enable_grad():
-        return torch.empty(0, requires_grad=True).clone().grad_fn._sequence_nr()  # type: ignore[union-attr]
 
 
 def _brings_to_host(func: Callable, args: tuple, kwargs: dict, tensors: list) -> bool:

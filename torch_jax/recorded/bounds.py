@@ -174,21 +174,12 @@ def _truth(equation: Any, a: Any) -> Interval:
     return a if _is_bool(equation) else None
 
 
-def _iota(equation: Any, *_sizes: Any) -> Interval:
-    return 0, max(equation.params["shape"][equation.params["dimension"]] - 1, 0)
-
-
 def _remainder(_equation: Any, a: Any, b: Any) -> Interval:
     """Bound a remainder, which has the sign of the dividend, as in C."""
     if b[0] <= 0:
         return None
     most = b[1] - 1
     return max(-most, a[0]) if a[0] < 0 else 0, min(most, a[1]) if a[1] > 0 else 0
-
-
-def _gathered(equation: Any, a: Any, _indices: Any) -> Interval:
-    """Bound a gather by its operand; a mode that fills may give other values."""
-    return a if "FILL" not in str(equation.params["mode"]).upper() else None
 
 
 # Of equations with one result. Each takes the equation and the intervals of all operands, which are
@@ -212,8 +203,9 @@ _RULES: dict[str, Callable[..., Interval]] = {
     "not": _logical(lambda a: 1 - a),
     "reduce_and": _truth,
     "reduce_or": _truth,
-    "iota": _iota,
-    "gather": _gathered,
+    "iota": lambda of, *_: (0, max(of.params["shape"][of.params["dimension"]] - 1, 0)),
+    # a mode that fills may give other values
+    "gather": lambda of, a, _: a if "FILL" not in str(of.params["mode"]).upper() else None,
     "select_n": lambda equation, _which, *cases: _hull(equation, *cases),
     "concatenate": _hull,
     "pad": _hull,

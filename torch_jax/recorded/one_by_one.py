@@ -43,7 +43,9 @@ def run_one_by_one(
             for source, memory in zip(step.sources, memories, strict=True):
                 if isinstance(source, Result):  # which later operators must not write
                     results[source.at] = memory
-            found = _by_xla(step, memories)
+            with x64(), at_once():
+                arrays = step.entry.run.call(*memories)
+            found = [arrays] if step.entry.simple else list(arrays[: len(step.body.outs)])
         results += found
         for at in gone:
             results[at] = None
@@ -85,13 +87,6 @@ def _dying(steps: Sequence[Step], wanted: frozenset[int]) -> list[list[int]]:
         if at not in wanted:
             dying[number].append(at)
     return dying
-
-
-def _by_xla(step: Step, memories: list[Any]) -> list[Any]:
-    """Run an operator by its compiled entry."""
-    with x64(), at_once():
-        arrays = step.entry.run.call(*memories)
-    return [arrays] if step.entry.simple else list(arrays[: len(step.body.outs)])
 
 
 def _by_torch(step: Step, given: list[Any], gone: list[int]) -> list[torch.Tensor] | None:
