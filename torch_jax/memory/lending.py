@@ -55,32 +55,27 @@ def run(
       TracedElsewhere: another thread has written one of the storages since it was read, or has its
         memory; nothing was done.
     """
-    return signals.undisturbed(
-        _run, program, arguments, inputs, storages, places, placeholders, results, read
-    )
 
+    def launch() -> list[Any]:
+        me = object()
+        with PUTTING:
+            inputs.extend(map(_array, read))
+            if _programs_at_work and Lent in map(type, inputs):
+                raise TracedElsewhere
+            if not read:
+                for storage, at in zip(storages, places, strict=True):
+                    if storage.array is not inputs[at]:
+                        raise TracedElsewhere
+            _programs_at_work.add(me)
+            give_back(storages, placeholders)
+        memories = None
+        try:
+            outputs = program(*arguments())
+            known = outputs + inputs
+            memories = [known[at] for at in results]
+            return outputs
+        finally:
+            give_back(storages, memories or [inputs[at] for at in places])
+            _programs_at_work.discard(me)
 
-def _run(
-    program: Any, arguments: Any, inputs: Any, storages: Any, places: Any, placeholders: Any,
-    results: Any, read: Any,
-) -> list[Any]:  # fmt: skip
-    me = object()
-    with PUTTING:
-        inputs += map(_array, read)
-        if _programs_at_work and Lent in map(type, inputs):
-            raise TracedElsewhere
-        if not read:
-            for storage, at in zip(storages, places, strict=True):
-                if storage.array is not inputs[at]:
-                    raise TracedElsewhere
-        _programs_at_work.add(me)
-        give_back(storages, placeholders)
-    memories = None
-    try:
-        outputs = program(*arguments())
-        known = outputs + inputs
-        memories = [known[at] for at in results]
-        return outputs
-    finally:
-        give_back(storages, memories or [inputs[at] for at in places])
-        _programs_at_work.discard(me)
+    return signals.undisturbed(launch)
