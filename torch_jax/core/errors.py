@@ -131,21 +131,11 @@ def translate(error: Exception, where: str) -> Exception:
     return kind(f"{text} ({where})")
 
 
-_SCALAR_TYPES = {
-    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half",
-    torch.bfloat16: "BFloat16", torch.int64: "Long", torch.int32: "Int", torch.int16: "Short",
-    torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool",
-    torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
-}  # fmt: skip
-
-
 def refuse_cast(result: torch.dtype, target: torch.dtype) -> None:
     """Raise PyTorch's error where a result may not be stored in an output of another dtype."""
     if not torch.can_cast(result, target):
-        names = (_SCALAR_TYPES.get(dtype, str(dtype)) for dtype in (result, target))
-        raise RuntimeError(
-            "result type {} can't be cast to the desired output type {}".format(*names)
-        )
+        new, out = (torch.empty(0, dtype=dtype, device="cpu") for dtype in (result, target))
+        torch.add(new, new, out=out)
 
 
 def refuse_dims(size: Sequence[int]) -> None:
