@@ -24,7 +24,7 @@ def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -
     if isinstance(error, jax.errors.UnexpectedTracerError | tracers.TracedElsewhere):
         return tracers.outlived(f"a tensor of {errors.describe_call(op, args, kwargs)}")
     ours = errors.from_jax(error, op, args, kwargs)
-    if isinstance(ours, torch.OutOfMemoryError | torch.linalg.LinAlgError):
+    if isinstance(ours, torch.OutOfMemoryError):
         return ours
     theirs = twins.on_cpu(op)
     if theirs is None:
