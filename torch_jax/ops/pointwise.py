@@ -18,12 +18,12 @@ from torch_jax import target
 from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.gamma import igamma, igammac, zeta
 from torch_jax.ops.promotion import (
+    HALVES,
     category,
     convert,
     floating,
     opmath,
     promote,
-    refuse,
     result_type,
 )
 from torch_jax.ops.registry import op
@@ -359,7 +359,8 @@ _elementwise("igammac", igammac)
 @op("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar")
 def special_zeta(self, other):
     """Return Hurwitz's zeta; of half types the CPU has none."""
-    refuse("zeta", result_type(self, other), "half")
+    if result_type(self, other) in HALVES:
+        raise NotImplementedError("zeta of half types")
     return zeta(*wide(self, other, to_float=True))
 
 

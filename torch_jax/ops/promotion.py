@@ -56,20 +56,6 @@ def category(dtype: Any) -> int:
     return 3 if jnp.issubdtype(dtype, jnp.complexfloating) else 2
 
 
-def refuse(name: str, dtype: Any, kinds: str) -> None:
-    """Raise as PyTorch's CPU kernels where ``dtype`` is of one of ``kinds``.
-
-    These are words out of bool, int, half, float and complex; a half type is no float here.
-
-    >>> refuse("frac", np.dtype(np.int32), "bool int")
-    Traceback (most recent call last):
-    NotImplementedError: "frac" not implemented for int32
-    """
-    kind = "half" if dtype in HALVES else ("bool", "int", "float", "complex")[category(dtype)]
-    if kind in kinds.split():
-        raise NotImplementedError(f'"{name}" not implemented for {dtype}')
-
-
 def join(a: np.dtype | None, b: np.dtype | None) -> np.dtype | None:
     """Return the smallest dtype that holds both, as ``torch.promote_types``; None is neutral."""
     if a is None or b is None or a == b:

@@ -18,7 +18,7 @@ from jax import lax
 from torch_jax import target
 from torch_jax.ops.derivatives import differentiated_as, magnitude, power_of_size, root
 from torch_jax.ops.pointwise import quotient
-from torch_jax.ops.promotion import category, convert, floating, opmath, refuse
+from torch_jax.ops.promotion import category, convert, floating, opmath
 from torch_jax.ops.registry import op
 
 Dims = int | tuple[int, ...] | None
@@ -88,7 +88,6 @@ def mean(self, dim=None, keepdim=False, *, dtype=None):
 
 def _moments(x, dim, correction, keepdim):
     """Return variance and mean; no degrees of freedom, or fewer, divide by 0."""
-    refuse("std and var", x.dtype, "bool int")
     x = x.astype(opmath(x.dtype))
     n = count(x, dim)
     mean = quotient(jnp.sum(x, axes(x, dim), keepdims=True), _counted(x, dim))
