@@ -5,11 +5,9 @@ All code below it – kernels, generators, control flow – asks the tracer wher
 itself would ask the device or the host. Executors differ in their knowledge:
 
 - Eager has no tracer: each operator runs at once, and has every value.
-- A graph of fx, of ``torch.compile`` or of an export has been captured by others: its tracer, a
-  ``GraphRun``, asks nothing of Python, and all its draws and checks must be inputs or outputs of
-  its program.
-- A recording, which ``torch_jax.jit`` makes of each call, is no tracer: Python gets every value
-  that it reads, since the recorded operators are run then.
+- The tracer of a graph of fx, of ``torch.compile`` or of an export, a ``GraphRun``, asks nothing of
+  Python: all its draws and checks must be inputs or outputs of its program.
+- A recording is no tracer: Python gets every value that it reads, since the operators are run then.
 """
 
 from __future__ import annotations

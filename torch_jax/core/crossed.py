@@ -1,11 +1,9 @@
 """Arrays that have crossed the border to a user's JAX code, or from there: they are never donated.
 
-A program may take the memory of an array that has no other owner, and counts references to find
-out. The count says nothing of an array that a user has held: ``jax.device_put``,
-``a.addressable_shards`` and ``jax.make_array_from_single_device_arrays`` make other array objects
-of the same memory, which all are gone once one of them is donated. So such an array is marked as
-long as the object lives, and is copied where it would be donated: once, since the result then has a
-memory of its own.
+A program may take the memory of an array that nothing else refers to. References say nothing of an
+array that a user has held: ``jax.device_put`` and ``a.addressable_shards`` make other objects of
+the same memory, which all are gone once one is donated. So such an array is marked as long as it
+lives, and copied where it would be donated: once, since the result has a memory of its own.
 """
 
 from __future__ import annotations

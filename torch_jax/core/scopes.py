@@ -1,9 +1,8 @@
 """Regions of ``with`` blocks: each thread and each asyncio task has its own, left in any order.
 
-A context variable holds the open scopes, so that a task that waits inside a block does not change
-those of other tasks of its thread. When a block is left, it is over for all, tasks that were
-started in it too. A block may be left in another context than it was entered in (a generator that
-is finished, or collected, on another thread): its scope is known again by the frame that opened it.
+A context variable holds the open scopes. A block that is left is over for all, tasks that were
+started in it too. It may be left in another context than it was entered in (a generator that is
+finished, or collected, on another thread): its scope is known by the frame that opened it.
 
 Autograd runs a backward pass on its own thread, which does not see the caller's blocks; so inside a
 block backward passes run on the calling thread.

@@ -1,13 +1,10 @@
 """Numbers among arguments: each is checked once, as the CPU's kernels check it.
 
-Python numbers are inputs of a compiled entry, so that another learning rate compiles nothing. A
-compile therefore sees the first number only. So every number that is new to an operator, with
-tensors of these dtypes, is tried on the CPU's own kernel (:mod:`torch_jax.eager.twins`), whose
-error is raised. Numbers that passed are remembered, and then cost one look-up.
-
-A learning rate that decays, or Adam's corrections, would call the kernel at each step. So at the
-first float the kernel is called with floats of all magnitudes and signs. One that refuses none of
-them checks no float, up to the largest that its dtypes hold.
+Python numbers are inputs of a compiled entry, so that a compile sees the first number only. So each
+that is new to an operator, with tensors of these dtypes, is tried on the CPU's own kernel
+(:mod:`torch_jax.eager.twins`), whose error is raised. A learning rate that decays would call it at
+each step: so at the first float it is called with floats of all magnitudes and signs. One that
+refuses none of them checks no float, up to the largest that its dtypes hold.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The CPU's error for a call that cannot be served here.
 
-PyTorch's meta functions let some arguments pass that its kernels refuse, each in its own words and
-by its own type of exception. So where a lowering fails, the same call runs on the CPU, on copies,
-for its error. Meta functions word their refusals in another way than the kernels, so those calls
-run on the CPU, too, on tensors of the same geometry.
+Where a lowering fails, the same call runs on the CPU, on copies, for its words and its type of
+exception. Meta functions word their refusals in another way than the kernels, so calls that they
+refuse run on the CPU, too, on tensors of the same geometry.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 JAX's random bits of element ``n`` depend on the key and on ``n`` alone
 (https://docs.jax.dev/en/latest/jax.random.html, "partitionable"). So a draw of any shape is the
-beginning of a longer vector, and code whose sizes change at each call compiles a program for some
-lengths, not for each size. Where XLA is on the CPU it also takes mappings of memory for each
-program, of which a process has 65,530.
+beginning of a longer vector, and code whose sizes change compiles a program for some lengths.
 """
 
 from __future__ import annotations

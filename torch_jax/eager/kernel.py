@@ -1,13 +1,10 @@
 """The eager executor: one cached ``jax.jit`` call per operator.
 
 A call collects the memories behind its tensors and a key of all that is static – shapes, dtypes,
-geometry, static arguments – and looks up the compiled entry. Numbers are inputs, and so is the
-start of a view in its memory: all rows of a matrix are one key. The entry reads each view out of
-its memory, runs the lowering, and returns new arrays: one for each new tensor, and one for each
-storage it writes. Only a miss costs more: there PyTorch's own meta function checks the arguments
-(so that errors are PyTorch's) and returns shapes, strides and dtypes of the outputs.
-
-Within a trace of a graph, offsets and integers are constants of the program.
+geometry, static arguments – and looks up the compiled entry, which returns new arrays: one for each
+new tensor, and one for each storage it writes. Numbers are inputs, and so is the start of a view in
+its memory: all rows of a matrix are one key (within a trace of a graph, both are constants). At a
+miss PyTorch's own meta function checks the arguments, and describes the outputs.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 
 PyTorch's meta functions let dtypes pass for which no kernel exists (a softmax of integers), and
 masks and indices of most dtypes; JAX computes with all of them. So the first call of an operator
-with such tensors is tried on the CPU's own kernel (:mod:`torch_jax.eager.twins`), and its error is
-raised. Each call that is refused is tried again: a dim, for one, may be in the error's words.
-
-Of other tensors only bools, integers and complex numbers are tried: accelerators take more dtypes
-of floats than the CPU.
+with bools, integers, complex numbers or unusual masks is tried on the CPU's own kernel
+(:mod:`torch_jax.eager.twins`), and its error is raised; one that is refused is tried again, since a
+dim may be in the error's words. Accelerators take more dtypes of floats than the CPU.
 """
 
 from __future__ import annotations

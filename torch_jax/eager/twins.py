@@ -1,9 +1,8 @@
 """Errors of the CPU's kernels for a call, tried on other tensors of the same dtypes.
 
-PyTorch's meta functions check shapes and dtypes. Only the CPU's kernels refuse other faults:
-numbers that do not fit a dtype, slopes and widths that must be positive, memory that overlaps. The
-kernels run on *twins* of the arguments: small ones, which cost some microseconds, or ones of the
-same geometry.
+Only the CPU's kernels refuse numbers that do not fit a dtype, slopes that must be positive, or
+memory that overlaps. They run on *twins* of the arguments: small ones, which cost microseconds, or
+ones of the same geometry.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Memories lent to a program that writes its results over them.
 
-An executable uses the memory of an array that is donated to it, and the array is gone then. So the
-arrays are taken out of their storages first. Its reference count shows whether an array has other
-holders by then (:func:`torch_jax.compiler.donation.copy_shared`); later readers meet a placeholder,
-and wait. The program's results replace the arrays.
-
-Between the launch and that replacement no signal may raise, or the storages would keep arrays that
-are gone: handlers are called afterwards.
+An array that is donated to an executable is gone then. So it is taken out of its storage first, and
+its reference count shows other holders (:func:`torch_jax.compiler.donation.copy_shared`); later
+readers meet a placeholder, and wait. Handlers of signals are called when the program's results have
+replaced the arrays: one that raised before would leave storages with arrays that are gone.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Memories that lie in parts on the devices of a mesh.
 
-An array that JAX has placed by itself mixes with any other: JAX moves it to the others. So a
-program of one device becomes one of a mesh as soon as one of its operands is sharded, and XLA
-(GSPMD) decides how results are sharded. This file does the rest: a storage that is written keeps
-its sharding (:func:`kept`, :func:`keeping`), new tensors "like" a sharded one are sharded alike
-(:func:`follow`), and arrays that a user has bound to one device are copied to the mesh where
-they meet sharded ones (:func:`on_one_mesh`).
+JAX moves an array that it has placed by itself to any other. So a program of one device becomes one
+of a mesh as soon as one of its operands is sharded, and XLA (GSPMD) shards results. The rest is
+here: a storage that is written keeps its sharding (:func:`kept`, :func:`on_mesh`), new tensors
+"like" a sharded one are sharded alike (:func:`follow`), and arrays that a user has bound to one
+device are copied to the mesh where they meet sharded ones (:func:`on_one_mesh`).
 
 None of this costs anything before the first tensor is sharded (:attr:`Use.begun`).
 """

@@ -1,10 +1,9 @@
 """Errors that hooks raise in a backward pass reach the caller of ``backward``.
 
-When a hook fails, PyTorch's C++ leaves the stack with Python's error still set, and on its way out
-asks the guard of the device, which is Python, for the device's type. Python must not run like that:
-the process would end. So the guard takes the error away and the engine, whose own exception is
-empty now, raises it again. From the engine's threads it gets there in a list that PyTorch's
-thread-local state carries along.
+When a hook fails, PyTorch's C++ asks the guard of the device, which is Python, for the device's
+type, with Python's error still set: the process would end. So the guard takes the error away and
+the engine, whose own exception is empty now, raises it again. From the engine's threads it gets
+there in a list that PyTorch's thread-local state carries along.
 
 C++ asks the guard in functions, ``noexcept``, that end the process where anything is thrown. So no
 line of Python may run there, not even outside of a backward pass: a signal that Python notices at
