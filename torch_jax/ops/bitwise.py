@@ -11,7 +11,9 @@ from torch_jax.ops.promotion import promote
 from torch_jax.ops.registry import op
 
 
-def _bitwise(function: Callable[..., Any], *names: str, meta: bool | str = True) -> None:
+def of_promoted(function: Callable[..., Any], *names: str, meta: bool | str = True) -> None:
+    """Enter a function of two operands of one dtype."""
+
     def lowering(self, other):
         return function(*promote(self, other))
 
@@ -36,15 +38,15 @@ def _right_shift(a, b):
 
 
 for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
-    _bitwise(getattr(jnp, _name), f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.Scalar_Tensor")
+    of_promoted(getattr(jnp, _name), f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.Scalar_Tensor")
 for _side, _shift in (("left", _left_shift), ("right", _right_shift)):
     _name = f"bitwise_{_side}_shift"
     _dunder = f"__{_side[0]}shift__"
     for _kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"):
-        _bitwise(_shift, f"{_name}.{_kind}")
+        of_promoted(_shift, f"{_name}.{_kind}")
     # meta functions of their own, in Python, ask for integers on the left
-    _bitwise(_shift, f"{_dunder}.Tensor", meta=f"{_name}.Tensor")
-    _bitwise(_shift, f"{_dunder}.Scalar", meta=f"{_name}.Tensor_Scalar")
+    of_promoted(_shift, f"{_dunder}.Tensor", meta=f"{_name}.Tensor")
+    of_promoted(_shift, f"{_dunder}.Scalar", meta=f"{_name}.Tensor_Scalar")
 
 
 @op("bitwise_not")

@@ -8,18 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax.ops.bitwise import of_promoted
 from torch_jax.ops.on_host import on_host
-from torch_jax.ops.promotion import category, promote
+from torch_jax.ops.promotion import category
 from torch_jax.ops.registry import op
-
-
-def _comparison(name: str, function: Callable[..., Any]) -> None:
-    def compare(self, other):
-        return function(*promote(self, other))
-
-    compare.__doc__ = f"``jnp.{function.__name__}`` of promoted operands."
-    op(f"{name}.Tensor", f"{name}.Scalar")(compare)
-
 
 for _name, _function in {
     "eq": jnp.equal,
@@ -29,7 +21,7 @@ for _name, _function in {
     "gt": jnp.greater,
     "ge": jnp.greater_equal,
 }.items():
-    _comparison(_name, _function)
+    of_promoted(_function, f"{_name}.Tensor", f"{_name}.Scalar")
 
 for _name in ("logical_and", "logical_or", "logical_xor", "logical_not"):
     op(_name)(getattr(jnp, _name))

@@ -99,18 +99,12 @@ def _nans(x):
     return jnp.isnan(x).sum(-1) if category(x.dtype) == 2 else 0
 
 
-def _median(x):
-    """Return the lower median; the first NaN where there is one."""
-    n, nans = x.shape[-1], _nans(x)
-    return _at_rank(x, jnp.where(nans > 0, n - nans, (n - 1) // 2))
+def _enter_median(name: str, rank) -> None:
+    """Enter a lower median, by its rank among so many elements with so many NaNs, the greatest."""
 
+    def function(x):
+        return _at_rank(x, rank(x.shape[-1], _nans(x)))
 
-def _nanmedian(x):
-    """Return the lower median without NaNs; NaN where nothing is left."""
-    return _at_rank(x, jnp.maximum(x.shape[-1] - _nans(x) - 1, 0) // 2)
-
-
-def _enter_median(name: str, function) -> None:
     @op(f"{name}.dim")
     def along(self, dim, keepdim=False):
         return _reduced(function(_last(self, dim)), self, dim, keepdim)
@@ -128,8 +122,9 @@ def _enter_median(name: str, function) -> None:
         return next(iter(function(self.reshape(-1))))
 
 
-_enter_median("median", _median)
-_enter_median("nanmedian", _nanmedian)
+# the first NaN where there is one; or the median of the others, of nothing NaN
+_enter_median("median", lambda n, nans: jnp.where(nans > 0, n - nans, (n - 1) // 2))
+_enter_median("nanmedian", lambda n, nans: jnp.maximum(n - nans - 1, 0) // 2)
 
 
 @op("mode")
