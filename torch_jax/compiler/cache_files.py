@@ -109,7 +109,8 @@ class CacheFiles:
 
     @staticmethod
     def _digest(key: str, value: bytes) -> bytes:
-        return hashlib.blake2b(value, digest_size=_DIGEST, key=_short(key)).digest()
+        short = hashlib.blake2b(key.encode(), digest_size=_DIGEST).digest()
+        return hashlib.blake2b(value, digest_size=_DIGEST, key=short).digest()
 
     def _shrink(self) -> None:
         """Drop the least recently used entries, where all take more than they may."""
@@ -135,7 +136,3 @@ class CacheFiles:
                         stat = entry.stat()
                         found.append((stat.st_mtime_ns, stat.st_size, entry.path))
         return found
-
-
-def _short(key: str) -> bytes:
-    return hashlib.blake2b(key.encode(), digest_size=_DIGEST).digest()

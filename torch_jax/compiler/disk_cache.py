@@ -50,7 +50,8 @@ def follow() -> None:
     _followed = settings
     if _installed is not None:
         _leave(_installed)
-    if config.get("cache") and _is_left_to_us():
+    is_users = _configured(_DIRECTORY) or not _configured("jax_enable_compilation_cache")
+    if config.get("cache") and not is_users:
         _enter(_Cache(directory(), config.get("cache_megabytes") << 20, _machine()))
 
 
@@ -102,11 +103,6 @@ class _Cache(CacheFiles):
         if not wanted and _installed is self:
             _leave(self)
         return wanted
-
-
-def _is_left_to_us() -> bool:
-    """Return whether the user has configured nothing of JAX's cache."""
-    return not _configured(_DIRECTORY) and bool(_configured("jax_enable_compilation_cache"))
 
 
 def _configured(name: str) -> Any:

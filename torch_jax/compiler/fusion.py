@@ -98,17 +98,14 @@ def _results(eqn: Any, operands: Sequence[_Behind]) -> list[_Behind]:
     if inner is not None:
         return _called(_inside(inner.jaxpr), operands)
     together = _NOTHING.union(*operands)
-    given, result = ({_shape(one) for one in side} for side in (eqn.invars, eqn.outvars))
+    sides = eqn.invars, eqn.outvars
+    given, result = ({getattr(one.aval, "shape", ()) for one in side} for side in sides)
     if all(math.prod(shape) <= 1 for shape in result):  # computed once for all that read it
         return [_NOTHING] * len(eqn.outvars)
     if name in _MOVES and given != {()}:
         return [frozenset((_Move(_reads(together) + Counter((_ALL,))),))]
     is_fused = name in _RESHAPES or (name not in _ALONE and given <= {(), *result})
     return [together if is_fused else _NOTHING] * len(eqn.outvars)
-
-
-def _shape(atom: Any) -> tuple[int, ...]:
-    return getattr(atom.aval, "shape", ())
 
 
 def _inside(jaxpr: Any) -> list[_Behind]:

@@ -93,15 +93,11 @@ def operator() -> dict[str, Any]:
     return _known(ALWAYS.get(target.platform(), ()))
 
 
-def _is_free(option: Option) -> bool:
-    """Return whether the user has left an option alone."""
-    return f"--{option.name}" not in os.environ.get("XLA_FLAGS", "")
-
-
 @functools.cache
 def _known(options: tuple[Option, ...]) -> dict[str, Any]:
     """Return the options that the user has not set, and that this release of XLA knows."""
-    given = tuple((o.name, o.value) for o in options if _is_free(o))
+    flags = os.environ.get("XLA_FLAGS", "")
+    given = tuple((o.name, o.value) for o in options if f"--{o.name}" not in flags)
     if not given or _compiles(given):
         return dict(given)
     return dict(option for option in given if _compiles((option,)))

@@ -38,7 +38,6 @@ from torch_jax.eager import (
     by_torch,
     checks,
     cpu_error,
-    likes,
     overlap,
     refused_dtypes,
     variants,
@@ -91,7 +90,7 @@ class Kernel:
         call = self._writing() if self.signature.writes else self._functional()
         if self.lowering.random:
             call = self._drawing(call)
-        return likes.kernel(self.op, call) if self.op._opname.endswith("_like") else call
+        return _like(self.op, call) if self.op._opname.endswith("_like") else call
 
     def _functional(self) -> Callable[..., Any]:
         """Return the path of operators that write nothing."""
@@ -470,6 +469,21 @@ class Kernel:
         new = iter(fresh)
         results = [next(new) if name is None else given[name] for name in self.signature.returns]
         return results[0] if len(results) == 1 else tuple(results) if results else None
+
+
+def _like(op: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``zeros_like`` and similar: results are sharded as their model, or on a device named."""
+
+    def like(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type != pytorch.DEVICE_TYPE:
+            return op(torch.empty_like(args[0], device=device), *args[1:], **kwargs)
+        made = call(*args, **kwargs)
+        if sharding.Use.begun:
+            sharding.follow(made, args[0])
+        return made
+
+    return like
 
 
 def _wrapped(entry: Entry, arrays: Any) -> torch.Tensor:
