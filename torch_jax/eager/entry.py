@@ -133,10 +133,8 @@ class View(NamedTuple):
 
     def refuse_repetition(self) -> None:
         """Raise where elements share memory, so that a write would be ambiguous."""
-        strides = zip(self.size, self.stride, strict=True)
-        if 0 not in self.size and any(n > 1 and step == 0 for n, step in strides):
-            raise RuntimeError(errors.SHARED)
-        if geometry.overlaps(self.size, self.stride):
+        form = self.size, self.stride
+        if geometry.repeats(*form) or geometry.overlaps(*form):
             raise RuntimeError(errors.SHARED)
 
     def write(self, memories: list[Any], value: jax.Array) -> None:

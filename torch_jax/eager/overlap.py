@@ -72,7 +72,9 @@ def _pairs(op: Any, given: dict[str, Any]) -> Iterator[tuple[torch.Tensor, torch
     for name in written & given.keys():
         for other, value in given.items():
             pairs = _together(given[name], value)
-            yield from ((a, b) for a, b in pairs if other != name or _repeats(a))
+            yield from (
+                (a, b) for a, b in pairs if other != name or geometry.repeats(a.shape, a.stride())
+            )
 
 
 def _together(written: Any, other: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -90,19 +92,13 @@ def _reads_windows(out: torch.Tensor, other: torch.Tensor) -> bool:
     return is_shared and geometry.may_overlap(out.shape, out.stride())
 
 
-def _repeats(tensor: torch.Tensor) -> bool:
-    """Return whether elements of a tensor share memory; as PyTorch, for expanded ones only."""
-    strides = zip(tensor.shape, tensor.stride(), strict=True)
-    return bool(tensor.numel()) and any(n > 1 and step == 0 for n, step in strides)
-
-
 def _relation(a: torch.Tensor, b: torch.Tensor) -> str:
     """Return how two tensors overlap: ``apart``, ``whole`` (one is the other) or ``part``.
 
     As in PyTorch, only dense tensors count; others that share elements count as apart.
     """
     if a is b:
-        return "part" if _repeats(a) else "whole"
+        return "part" if geometry.repeats(a.shape, a.stride()) else "whole"
     if not (a.numel() and b.numel()):
         return "apart"
     if twins.storage_of(a) != twins.storage_of(b):

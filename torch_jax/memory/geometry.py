@@ -260,6 +260,11 @@ def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
     return False
 
 
+def repeats(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Return whether elements share a place because a tensor is expanded."""
+    return 0 not in size and any(n > 1 and not s for n, s in zip(size, stride, strict=True))
+
+
 def overlaps(size: Sequence[int], stride: Sequence[int]) -> bool:
     """Return whether some elements of a view share a place in memory.
 
