@@ -130,7 +130,8 @@ class History(Listener):
         now, sizes = self.now, {} if replay is None else replay.sizes()
         programs = now.observed_programs.plus(programs)
         self.now = now._replace(observed=now.observed + 1, observed_programs=programs, **sizes)
-        log.observes(self.name, reason, seconds)
+        why = reason or "its first call"
+        log.LOGGER.info("observed %s in %.2f s: %s", self.name, seconds, why)
         if reason is not None and len(now.reasons) < EXPLANATIONS_KEPT:
             self.now = self.now._replace(reasons=(*now.reasons, reason))
             if len(self.now.reasons) == RUNS_BEFORE_WARNING:

@@ -64,7 +64,7 @@ class Absent(jax.Array):
         return elements(self)
 
     def __jax_array__(self) -> Any:
-        raise _refusal(f"a {tracers.shown(self)} tensor is asked for by JAX")
+        raise refusal(f"a {tracers.shown(self)} tensor is asked for by JAX")
 
     def __repr__(self) -> str:
         return f"Absent({tracers.shown(self)}, {self.sharding})"
@@ -82,21 +82,13 @@ def elements(array: Any) -> np.ndarray:
       DataDependentError: the array has more than one element.
     """
     if array.size != 1:
-        raise _refusal(f"the elements of a {tracers.shown(array)} tensor are asked for")
+        raise refusal(f"the elements of a {tracers.shown(array)} tensor are asked for")
     LOOKS.setdefault(tracers.user_line(), tracers.shown(array))
     return np.zeros(array.shape, array.dtype)
 
 
-def refuse(what: str) -> None:
-    """Raise for an operator whose results' sizes depend on values.
-
-    Raises:
-      DataDependentError: always.
-    """
-    raise _refusal(f"{what} needs values")
-
-
-def _refusal(what: str) -> tracers.DataDependentError:
+def refusal(what: str) -> tracers.DataDependentError:
+    """Return the error of a program that needs the elements of an array."""
     chosen = target.chosen()
     name = "a target" if chosen is None else chosen.name
     return tracers.DataDependentError(

@@ -60,8 +60,3 @@ def _looping(name: str, line: str) -> str:
 def loops() -> list[str]:
     """Return the messages about functions that keep compiling, for reports."""
     return list(_loops.values())
-
-
-def observes(name: str, reason: str | None, seconds: float) -> None:
-    """Log that a call of a pure function was observed, for the first time or for a reason."""
-    LOGGER.info("observed %s in %.2f s: %s", name, seconds, reason or "its first call")

@@ -209,7 +209,7 @@ class Kernel:
             if is_jax(tensor):
                 memory_of(tensor)  # which is computed now
         if absent.is_chosen():
-            absent.refuse(errors.describe_call(self.op, args, kwargs))
+            raise absent.refusal(f"{errors.describe_call(self.op, args, kwargs)} needs values")
         return self._now(args, kwargs)
 
     def _now(self, args: tuple, kwargs: dict[str, Any]) -> Any:
