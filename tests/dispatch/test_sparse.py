@@ -196,6 +196,12 @@ def test_they_go_to_the_cpu_and_are_printed():
     assert "layout=torch.sparse_coo" in repr(coo("jax"))
 
 
+def test_recorded_functions_take_and_give_sparse_tensors():
+    doubled = torch_jax.jit(lambda x: x * 2)
+    for _ in range(3):
+        assert_same(parts(doubled(coo("jax"))), parts(coo("cpu") * 2))
+
+
 @pytest.mark.parametrize("kind", ["SparseAdam", "SGD", "Adagrad"])
 def test_embeddings_are_trained_with_sparse_gradients(kind):
     def train(device: str) -> Any:

@@ -144,6 +144,10 @@ def test_unfold(size, step):
     check(lambda x: x.unfold(-1, size, step), randn(9))
 
 
+def test_windows_spread_over_dims_of_length_one():
+    check(torch.ops.aten.unfold_backward, torch.randn(1, 3, 1, 3), [2, 7, 2], 1, 3, 2)
+
+
 def test_unfold_of_a_number():
     check(lambda x: x.unfold(0, 1, 1), torch.tensor(2.0, requires_grad=True))
 

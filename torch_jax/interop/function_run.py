@@ -213,7 +213,7 @@ class _Watch(pytorch.OperatorMode):
     def _refuse_host_draws(self, func: OpOverload, tensors: list, kwargs: dict[str, Any]) -> None:
         """Raise if random numbers are drawn on the CPU: once, while a program is traced."""
         is_named = not tensors and generators.names_jax(kwargs.get("device"))
-        if is_named or any(map(_is_ours, tensors)):
+        if is_named or any(map(storage.is_jax_tensor, tensors)):
             return
         raise tracers.NotTraceableError(
             f"{names.of_function(self.run.function)} draws random numbers on the CPU by {func} "
@@ -223,7 +223,7 @@ class _Watch(pytorch.OperatorMode):
 
     def _on_device(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
         """Move tensors of a module on the CPU to the device, where they meet tensors of it."""
-        if not any(map(_is_ours, tensors)):
+        if not any(map(storage.is_jax_tensor, tensors)):
             return args, kwargs
         if kwargs.get("device") is not None:
             kwargs["device"] = _DEVICE
@@ -241,10 +241,6 @@ class _Watch(pytorch.OperatorMode):
             return self._moved[id(value)][1]
 
         return tuple(map(move, args)), {name: move(value) for name, value in kwargs.items()}
-
-
-def _is_ours(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and storage.is_jax(tensor)
 
 
 def _never_drops(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> bool:
@@ -292,7 +288,7 @@ def _stops(how: str) -> Exception:
 
 
 def _two_devices(error: Exception, function: Callable, tensors: list[torch.Tensor]) -> str:
-    others = [t for t in tensors if t.dim() and not _is_ours(t)]
+    others = [t for t in tensors if t.dim() and not storage.is_jax_tensor(t)]
     named = ", ".join(names.of_tensor(function, tensor) for tensor in others[:3])
     return (
         f"{error}. Arguments of a function of JAX are tensors of device 'jax', and {named} is not "

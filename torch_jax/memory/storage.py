@@ -78,8 +78,8 @@ def is_jax(tensor: torch.Tensor) -> bool:
 
 
 def is_jax_tensor(value: Any) -> bool:
-    """Return whether a value is a tensor on device ``jax``."""
-    return isinstance(value, torch.Tensor) and is_jax(value)
+    """Return whether a value is a tensor with a memory on device ``jax``: not a sparse one."""
+    return isinstance(value, torch.Tensor) and pytorch.has_storage(value) and is_jax(value)
 
 
 def memory_of(tensor: torch.Tensor) -> jax.Array:

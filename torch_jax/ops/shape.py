@@ -186,14 +186,16 @@ def select_scatter(self, src, dim, index):
 
 @op("unfold_backward")
 def unfold_backward(grad_in, input_sizes, dim, size, step):
-    """Add windows back at their places, in ``size / step`` shifted sums."""
+    """Add windows back at their places, in ``size / step`` shifted sums; dims of length 1 spread."""
     if not input_sizes:
         return grad_in.reshape(())
     dim %= len(input_sizes)
     pieces = -(-size // step)
-    windows = _grow(jnp.moveaxis(grad_in, -1, dim + 1), dim + 1, 0, pieces * step)
     shape = list(input_sizes)
-    shape[dim] = (windows.shape[dim] + pieces - 1) * step
+    shape[dim] = grad_in.shape[dim]
+    windows = jnp.moveaxis(jnp.broadcast_to(grad_in, (*shape, size)), -1, dim + 1)
+    windows = _grow(windows, dim + 1, 0, pieces * step)
+    shape[dim] = (shape[dim] + pieces - 1) * step
     total = jnp.zeros(shape, grad_in.dtype)
     for k in range(pieces):
         piece = lax.slice_in_dim(windows, k * step, (k + 1) * step, axis=dim + 1)
