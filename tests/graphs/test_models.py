@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -78,6 +79,22 @@ def test_twenty_training_steps_with_a_compiled_optimizer(kind):
             other = mine.state_dict()["state"][key][name]
             assert other.device.type == ("cpu" if name == "step" else "jax")
             torch.testing.assert_close(other.cpu(), value, rtol=1e-3, atol=1e-3)
+
+
+def test_a_step_of_adam_over_two_dtypes_is_compiled():
+    def train(device: str, compile: Any) -> list[torch.Tensor]:
+        parameters = [
+            nn.Parameter(torch.ones(2, dtype=dtype).to(device))
+            for dtype in (torch.float32, torch.bfloat16)
+        ]
+        optimizer = torch.optim.AdamW(parameters)
+        step = compile(optimizer.step)
+        for _ in range(2):
+            sum(p.square().sum() for p in parameters).backward()
+            step()
+        return [p.detach() for p in parameters]
+
+    assert_same(train("jax", partial(compiled, fullgraph=False)), train("cpu", lambda f: f))
 
 
 # --- models of transformers -----------------------------------------------------------------------

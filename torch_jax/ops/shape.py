@@ -186,7 +186,10 @@ def select_scatter(self, src, dim, index):
 
 @op("unfold_backward")
 def unfold_backward(grad_in, input_sizes, dim, size, step):
-    """Add windows back at their places, in ``size / step`` shifted sums; dims of length 1 spread."""
+    """Add windows back at their places, in ``size / step`` shifted sums.
+
+    The gradient's dims of length one spread, as those of an envelope's windows in ``istft``.
+    """
     if not input_sizes:
         return grad_in.reshape(())
     dim %= len(input_sizes)
