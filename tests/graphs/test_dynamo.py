@@ -162,6 +162,14 @@ def test_an_index_out_of_range_is_an_error():
         run(torch.tensor([4], device="jax"), to_jax(table))
 
 
+def test_an_assertion_about_values_is_an_error():
+    one_hot = compiled(lambda x: F.one_hot(x, 3))  # asserts that classes are in range
+    x = torch.tensor([0, 2])
+    assert_same(one_hot(x.to("jax")), F.one_hot(x, 3))
+    with pytest.raises(RuntimeError, match="smaller than num_classes"):
+        one_hot(x.to("jax") + 1)
+
+
 def test_options_and_modes_are_checked():
     x = torch.ones(3, device="jax")
     options = {"xla": {"xla_cpu_enable_fast_math": True}}
