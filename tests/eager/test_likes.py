@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
 
 import torch_jax
 from tests.support.executors import by
@@ -41,3 +43,11 @@ def test_on_the_cpu_within_a_function(executor):
     for _ in range(3):
         ones, more = run(torch.zeros(2, device="jax"))
         assert ones.device.type == "cpu" and ones.tolist() == more.tolist() == [1, 1]
+
+
+def test_a_real_tensor_is_made_like_a_fake_one():
+    """Dynamo asks for one to run an operator that has no meta function."""
+    with FakeTensorMode():
+        fake = torch.ones(3, 2, device="jax")
+    with no_dispatch():
+        assert torch.zeros_like(fake, device="jax").tolist() == [[0.0, 0.0]] * 3

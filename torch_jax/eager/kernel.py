@@ -476,7 +476,8 @@ def _like(op: Any, call: Callable[..., Any]) -> Callable[..., Any]:
 
     def like(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
-        if device is not None and torch.device(device).type != pytorch.DEVICE_TYPE:
+        is_here = device is None or torch.device(device).type == pytorch.DEVICE_TYPE
+        if not (is_here and is_jax(args[0])):  # of a fake tensor PyTorch asks for a real one
             return op(torch.empty_like(args[0], device=device), *args[1:], **kwargs)
         made = call(*args, **kwargs)
         if sharding.Use.begun:
