@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import torch_jax
@@ -25,6 +26,22 @@ def test_packed_sequences_of_changing_lengths(kind):
     _assert_steps_agree(
         model, outputs, [(x, torch.tensor(n)) for n in ([2, 3, 1], [3, 2, 1], [2, 3, 1], [3, 1, 1])]
     )
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_what_a_score_function_of_flex_attention_holds_is_trained(pure):
+    x, weight = torch.randn(1, 2, 4, 8, device="jax"), torch.ones(2, device="jax").requires_grad_()
+
+    def gradient(x):
+        result = flex_attention(x, x, x, score_mod=lambda s, b, h, i, j: s + weight[h] * (i - j))
+        result.square().sum().backward()
+        grad, weight.grad = weight.grad, None
+        return grad
+
+    compiled = torch_jax.jit(gradient, pure=pure)
+    expected = gradient(x)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), expected)
 
 
 @pytest.mark.parametrize("name", ["SAGEConv", "GCNConv", "GATConv"])

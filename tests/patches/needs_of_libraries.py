@@ -154,7 +154,7 @@ for _name, _step in STEPS.items():
     )
 
 
-@need("torch._higher_order_ops.utils._hop_compile_and_call")
+@need("torch._higher_order_ops.utils.setup_compilation_env")
 def branches_are_trained_in_functions_of_jax() -> bool:
     layer = nn.Linear(2, 2).to("jax")
 

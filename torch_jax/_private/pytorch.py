@@ -302,7 +302,7 @@ def script_as_well(functions: dict[Any, Any]) -> None:
 current_graph_task: Any = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 dispatch_modes = _lookup("_C._len_torch_dispatch_stack")
 function_modes = _lookup("_C._len_torch_function_stack")
-_dispatch_stack = _lookup("utils._python_dispatch._get_current_dispatch_mode_stack")
+dispatch_stack = _lookup("utils._python_dispatch._get_current_dispatch_mode_stack")
 _function_stack = _lookup("overrides._get_current_function_mode_stack")
 
 
@@ -344,7 +344,7 @@ def is_transformed() -> bool:
     if _functorch_level() is not None or _saved_tensors_hooks(True) is not None:
         return True
     own = "torch_jax."  # modes that only observe
-    modes = (*(_dispatch_stack() if dispatch_modes() else ()), *_open_function_modes())
+    modes = (*(dispatch_stack() if dispatch_modes() else ()), *_open_function_modes())
     return any(not _sets_device(m) and not type(m).__module__.startswith(own) for m in modes)
 
 

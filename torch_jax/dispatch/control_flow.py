@@ -10,8 +10,8 @@ https://docs.jax.dev/en/latest/control-flow.html.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ import torch
 from jax import lax
 from torch.utils import _pytree as pytree
 
-from torch_jax._private import dynamo
+from torch_jax._private import dynamo, pytorch
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
@@ -103,18 +103,22 @@ def checkpoint(function: Callable[..., Any], operands: Sequence[Any]) -> Any:
     return body.wrapped(results)
 
 
-def compile_and_call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Let Dynamo make graphs of the branches, and run them where operators are seen."""
+@contextmanager
+def compiling(original: Callable[[], Any]) -> Iterator[Callable[..., Any]]:
+    """Let Dynamo make graphs of branches, and run them where operators are seen."""
+    seeing = pytorch.dispatch_stack()
 
     def backend(graph: Any, _examples: Any) -> Callable[..., Any]:
         def run(*inputs: Any) -> Any:
-            with ACTIVE.tracer.watching_inside():
+            with ExitStack() as modes:
+                for mode in seeing:
+                    modes.enter_context(mode)
                 return graph(*inputs)
 
         return run
 
-    with ACTIVE.tracer.unseen(), dynamo.dynamo_stance("default"):
-        return torch.compile(function, backend=backend, fullgraph=True)(*args, **kwargs)
+    with original(), pytorch.no_dispatch_modes(), dynamo.dynamo_stance("default"):
+        yield backend
 
 
 class _Branch:

@@ -79,10 +79,6 @@ class GraphRun:
         """
         return nullcontext() if self.mode is None else self.mode
 
-    def unseen(self) -> Any:
-        """Run Python that is none of the user's, such as PyTorch's own compiler."""
-        return pytorch.no_dispatch_modes()
-
     def state_of(self, generator: Any) -> torch.Tensor:
         """Return the present state: nothing is drawn from a generator here."""
         return generators.as_state(*generator.where())

@@ -43,18 +43,21 @@ for _module, _operator, _kernel in (
 # Dynamo sees through the replacements below: it traces functions of this module, and not `around`.
 
 
-@patch("torch._higher_order_ops.utils._hop_compile_and_call", "torch._higher_order_ops.utils")
-def _patch_compiled_control_flow(original: Any) -> Any:
-    """Dynamo would compile the branches in a program, and break at the observer of operators."""
+@patch("torch._higher_order_ops.utils.setup_compilation_env", "torch._higher_order_ops.utils")
+def _patch_compilation(original: Any) -> Any:
+    """Dynamo makes graphs of the functions, which it cannot where operators are observed.
 
-    def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
-        if ACTIVE.tracer is None:
-            return original(fn, args, kwargs)
+    flex_attention imports this function by name, later.
+    """
+
+    def setup_compilation_env() -> Any:
+        if ACTIVE.tracer is None and ACTIVE.observer is None:
+            return original()
         from torch_jax.dispatch import control_flow
 
-        return control_flow.compile_and_call(fn, args, kwargs or {})
+        return control_flow.compiling(original)
 
-    return call
+    return setup_compilation_env
 
 
 @patch("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint")
