@@ -245,3 +245,10 @@ def test_a_call_that_raises_has_written_nothing(donate):
     assert count.item() == 1
     for ours_, theirs in zip(ours.buffers(), model.buffers(), strict=True):
         assert_same(ours_, theirs)
+
+
+def test_results_in_channels_last_are_viewed():
+    """Dynamo takes a convolution's result on this device for contiguous."""
+    x = torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last)
+    check(lambda x, w: F.conv2d(x, w).flatten(1), x, torch.randn(4, 4, 2, 2))
+    check(lambda x: F.pixel_shuffle(x, 2).flatten(1), x)
