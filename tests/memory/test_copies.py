@@ -47,6 +47,13 @@ def test_copies_between_devices_have_these_strides_too(view):
     assert torch.equal(VIEWS[view](channels_last().to("jax")).cpu(), there)
 
 
+def test_strides_of_one_channel_are_those_asked_for():
+    x = torch.randn(8, 1, 3, 3)  # contiguous in both senses
+    expected = x.to(memory_format=torch.channels_last).stride()
+    assert x.to("jax").to(memory_format=torch.channels_last).stride() == expected
+    assert x.to("jax", memory_format=torch.channels_last).stride() == expected
+
+
 @pytest.mark.parametrize(
     "layer",
     [nn.Conv2d(3, 2, 1), nn.BatchNorm2d(3), nn.MaxPool2d(1)],

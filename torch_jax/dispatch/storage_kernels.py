@@ -179,8 +179,9 @@ def _elements_in_storage(tensor: torch.Tensor) -> int:
 def to_copy(self, *, dtype=None, layout=None, device=None, memory_format=None, **_options) -> Any:
     """Copy to another device or dtype; dense strides are kept unless ``memory_format`` is given."""
     _refuse_layout(layout)
-    if memory_format not in (None, torch.preserve_format):
-        self = self.contiguous(memory_format=memory_format)
+    is_kept = memory_format in (None, torch.preserve_format)
+    if not is_kept and self.stride() != _strides(self.shape, memory_format):
+        self = self.clone(memory_format=memory_format)
     device = self.device if device is None else torch.device(device)
     errors.check_ordinal(device)
     if device.type in (pytorch.DEVICE_TYPE, "cpu") and shared.is_here():
