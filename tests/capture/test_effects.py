@@ -266,3 +266,23 @@ def test_a_part_and_what_it_is_a_part_of():
     pure = outcomes("jax", lambda function: torch_jax.jit(function, pure=True))
     for found, wanted in zip(pure, plain, strict=True):
         assert_same(found, wanted)
+
+
+def test_gradients_that_python_drops_do_not_keep_python_running(agree):
+    def program(compile):
+        model = nn.Linear(3, 1).to("jax")
+        nn.init.constant_(model.weight, 0.5), nn.init.zeros_(model.bias)
+
+        @compile
+        def step(x):
+            for parameter in model.parameters():
+                parameter.grad = None
+            model(x).square().sum().backward()
+
+        for n in range(9):
+            if n == 6:
+                model.weight.grad = None  # as before the first call
+            step(ones(2, 3) * n)
+            yield [p.grad for p in model.parameters()]
+
+    agree(program, kinds=2)

@@ -17,7 +17,7 @@ import operator
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -119,7 +119,7 @@ class Pure:
     def _observed(self, call: SortedCall) -> Observed:
         before = {at: memory_of(call.leaves[at]) for at in call.parts}
         with call.by_value() as own:
-            found = observe(self._function, call, own)
+            found = observe(self._function, call, own, self._graded(call))
             outside = {at for at in own if _is_reached(call, at, found.result)}
             at_home = {at for at in own if call.parts[at].is_set_to(own[at])}
         for at, old in before.items():
@@ -132,6 +132,12 @@ class Pure:
             found = found._replace(result=_with_parts(found.result, call), replay=None)
         outer_backward.await_gradients(found.result)
         return found
+
+    def _graded(self, call: SortedCall) -> list[torch.Tensor]:
+        """Return whose ``.grad`` earlier calls replaced: ``p.grad = None`` is no operator."""
+        replays = self._replays.get(call.key, ())
+        found = [known for replay in replays for known, _ in replay.left.gradients]
+        return [one.tensor if one.place is None else call.leaves[one.place] for one in found]
 
     def _audit(self, replay: Replay, call: SortedCall) -> Any:
         """Run the function, and compare what it did with what was kept."""
@@ -177,14 +183,20 @@ class Pure:
 
 
 def observe(
-    function: Callable[..., Any], call: SortedCall, own: dict[int, torch.Tensor]
+    function: Callable[..., Any],
+    call: SortedCall,
+    own: dict[int, torch.Tensor],
+    graded: Iterable[torch.Tensor],
 ) -> Observed:
     """Call a function, and find out how to repeat the call without its Python.
 
-    ``own`` are tensors that see the memories of the call's parts, by place.
+    ``own`` are tensors that see the memories of the call's parts, by place; ``graded`` are those
+    whose ``.grad`` the call may replace.
     """
     leaves = [call.parts.get(at, leaf) for at, leaf in enumerate(call.leaves)]
     observer, world = Observer(leaves, own), keys.world()
+    for tensor in graded:
+        observer.optimizers.note_gradient(tensor)
     torch.clear_autocast_cache()  # it has casts of parameters, which later calls have to make again
     with observed(observer):
         with observer.watching():
