@@ -81,7 +81,7 @@ def test_twenty_training_steps_with_a_compiled_optimizer(kind):
             torch.testing.assert_close(other.cpu(), value, rtol=1e-3, atol=1e-3)
 
 
-def test_a_step_of_adam_over_two_dtypes_is_compiled():
+def test_a_compiled_step_of_adam_over_two_dtypes():
     def train(device: str, compile: Any) -> list[torch.Tensor]:
         parameters = [
             nn.Parameter(torch.ones(2, dtype=dtype).to(device))

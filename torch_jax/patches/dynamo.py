@@ -32,7 +32,6 @@ _SEEN_THROUGH = frozenset(
         "torch_jax.interop.from_jax",
         "torch_jax.patches.higher_order",
         "torch_jax.patches.imports",
-        "torch_jax.patches.optimizers",
         "torch_jax.patches.safetensors",
         "torch_jax.patches.transformers",
     )

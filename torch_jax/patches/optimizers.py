@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
+import sys
 from typing import Any
 
 import torch
 
-from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.core.patching import AT_FIRST_USE, around
 from torch_jax.memory.storage import is_jax
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _one = torch.tensor(1.0, device="cpu")
 
 
-@patch("torch.optim.adam._multi_tensor_adam", AT_FIRST_USE)
-def _patch_adam(original: Any) -> Any:
-    """PyTorch makes a step of Adam from nine operators over lists, each of which costs time."""
-
-    @functools.wraps(original)
-    def multi_tensor_adam(*lists: Any, **given: Any) -> Any:
-        is_own = not torch.compiler.is_compiling() and _is_one_operator(lists, given)
-        return (_step if is_own else original)(*lists, **given)
-
-    return multi_tensor_adam
-
-
-def _step(
-    params: Any, grads: Any, means: Any, squares: Any, maxima: Any, steps: Any, *_: Any,
-    **given: Any,
+@around("torch.optim.adam._multi_tensor_adam", AT_FIRST_USE)
+def _patch_adam(
+    original: Any, params: Any, grads: Any, means: Any, squares: Any, maxima: Any, steps: Any,
+    *rest: Any, **given: Any,
 ) -> None:  # fmt: skip
+    """PyTorch makes a step of Adam from nine operators over lists, each of which costs time."""
+    if not _is_one_operator(params, [*grads, *means, *squares, *maxima], steps, given):
+        if "torch._dynamo" in sys.modules:  # which would trace this function apart, and fail
+            original = torch.compiler.disable(original)
+        return original(params, grads, means, squares, maxima, steps, *rest, **given)
     lr, beta1, beta2 = given["lr"], given["beta1"], given["beta2"]
     adam = torch.ops.torch_jax.adam_
     if given["capturable"]:
@@ -71,18 +64,18 @@ def _on_device(lr: Any, beta1: Any, beta2: Any, steps: list, dtype: torch.dtype)
     return sizes, torch._foreach_sqrt(torch._foreach_neg(roots))
 
 
-def _is_one_operator(lists: tuple, given: dict[str, Any]) -> bool:
+def _is_one_operator(params: list, tensors: list, steps: list, given: dict[str, Any]) -> bool:
     """Return whether a step is the plain one: of real numbers and one dtype, counted in one place.
 
     Counts are on the device where an optimizer is ``capturable``, else on the host.
     """
-    *lists_of_tensors, steps = lists[:6]
     numbers = given["lr"], given["beta1"], given["beta2"]
     unusual = given["differentiable"] or given["has_complex"]
-    both = list(itertools.chain(*lists_of_tensors))
+    both = [*params, *tensors]
     return (
         not unusual
         and not any(isinstance(number, torch.Tensor) for number in numbers)
+        and not torch.compiler.is_compiling()
         and all(is_jax(step) if given["capturable"] else step.is_cpu for step in steps)
         and len({one.dtype for one in both}) == 1
         and _PLAIN.issuperset(map(type, both))
