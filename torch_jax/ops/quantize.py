@@ -1,0 +1,98 @@
+"""Fake quantization: numbers rounded to those that a scale and few integers can say.
+
+The formulas are those of PyTorch's CPU kernels, which take scales in float32.
+https://docs.pytorch.org/docs/stable/generated/torch.fake_quantize_per_tensor_affine.html
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from torch_jax.ops.promotion import opmath
+from torch_jax.ops.registry import op
+
+
+def _rounded(x, scale, zero_point, low, high):
+    """Return ``x`` rounded to the grid, and whether each element was within its bounds."""
+    wide, scale = x.astype(opmath(x.dtype)), jnp.asarray(scale, jnp.float32)
+    place = _place(wide, scale, zero_point)
+    kept = jnp.fmin(jnp.fmax(place, low), high)
+    rounded = (kept - zero_point).astype(jnp.float32) * scale
+    return rounded.astype(x.dtype), (low <= place) & (place <= high)
+
+
+def _place(x, scale, zero_point):
+    inverse = 1 / scale
+    if jnp.issubdtype(jnp.result_type(zero_point), jnp.floating):
+        return jnp.round(x * inverse + zero_point)
+    return jnp.round(x * inverse) + zero_point
+
+
+def _along(axis: int, x, *numbers):
+    """Return one number a channel as arrays that broadcast against ``x``."""
+    shape = [-1 if dim == axis % x.ndim else 1 for dim in range(x.ndim)]
+    return [one.reshape(shape) for one in numbers]
+
+
+@op("fake_quantize_per_tensor_affine_cachemask", meta=False)
+def per_tensor(self, scale, zero_point, quant_min, quant_max):
+    """Round to a grid of one scale; the mask says which elements have gradients."""
+    return _rounded(self, scale, zero_point, quant_min, quant_max)
+
+
+@op("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", meta=False)
+def per_tensor_by_tensors(self, scale, zero_point, fake_quant_enabled, quant_min, quant_max):
+    """Round to a grid of one scale, where it is enabled."""
+    rounded, mask = _rounded(self, scale.ravel()[0], zero_point.ravel()[0], quant_min, quant_max)
+    enabled = fake_quant_enabled.ravel()[0] != 0
+    return jnp.where(enabled, rounded, self), mask | ~enabled
+
+
+@op("fake_quantize_per_channel_affine_cachemask", meta=False)
+def per_channel(self, scale, zero_point, axis, quant_min, quant_max):
+    """Round to a grid of one scale a channel."""
+    scale, zero_point = _along(axis, self, scale, zero_point)
+    return _rounded(self, scale, zero_point, quant_min, quant_max)
+
+
+@op("_fake_quantize_learnable_per_tensor_affine", meta=False)
+def learnable(self, scale, zero_point, quant_min, quant_max, grad_factor=1.0):
+    """Round to a grid of one scale, which is learned."""
+    point = jnp.trunc(jnp.clip(zero_point[0] + 0.5, quant_min, quant_max))
+    return _rounded(self, scale[0], point.astype(jnp.int32), quant_min, quant_max)[0]
+
+
+@op("_fake_quantize_learnable_per_channel_affine", meta=False)
+def learnable_per_channel(self, scale, zero_point, axis, quant_min, quant_max, grad_factor=1.0):
+    """Round to a grid of one scale a channel, which is learned."""
+    point = jnp.clip(jnp.round(zero_point), quant_min, quant_max).astype(jnp.int32)
+    scale, point = _along(axis, self, scale, point)
+    return _rounded(self, scale, point, quant_min, quant_max)[0]
+
+
+def _gradients(grad, x, scale, zero_point, low, high, factor):
+    """Return the gradients of ``x``, and of the scale and zero point at each element."""
+    rounded, mask = _rounded(x, scale, zero_point, low, high)
+    edge = jnp.where(_place(x, scale, zero_point) > high, high, low) - zero_point
+    of_scale = jnp.where(mask, (rounded - x) / scale, edge) * grad * factor
+    return grad * mask, of_scale, jnp.where(mask, 0, -grad * scale * factor)
+
+
+@op("_fake_quantize_learnable_per_tensor_affine_backward", meta=False)
+def learnable_backward(grad, self, scale, zero_point, quant_min, quant_max, grad_factor=1.0):
+    """Return the gradients of :func:`learnable`."""
+    point = jnp.clip(jnp.round(zero_point[0]), quant_min, quant_max).astype(jnp.int32)
+    of_x, *rest = _gradients(grad, self, scale[0], point, quant_min, quant_max, grad_factor)
+    return of_x, *(one.sum()[None] for one in rest)
+
+
+@op("_fake_quantize_learnable_per_channel_affine_backward", meta=False)
+def learnable_per_channel_backward(
+    grad, self, scale, zero_point, axis, quant_min, quant_max, grad_factor=1.0
+):
+    """Return the gradients of :func:`learnable_per_channel`."""
+    point = jnp.clip(jnp.round(zero_point), quant_min, quant_max).astype(jnp.int32)
+    scale, point = _along(axis, self, scale, point)
+    of_x, *rest = _gradients(grad, self, scale, point, quant_min, quant_max, grad_factor)
+    others = tuple(dim for dim in range(self.ndim) if dim != axis % self.ndim)
+    return of_x, *(one.sum(others) for one in rest)
