@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.support.models import Function
 from tests.support.processes import output
-from torch_jax import DataDependentError, JaxInterpreter, OperatorNotFound
+from torch_jax import DataDependentError, JaxInterpreter, OperatorNotFound, config
 
 
 class Everyday(nn.Module):
@@ -347,6 +347,9 @@ def test_an_unsupported_node_names_itself_its_line_and_the_operator():
             text = str(error.value)
             assert "torch_jax_test.unserved" in text and "While executing %unserved" in text
             assert "test_interpreter.py" in text and "ops.torch_jax_test.unserved(x)" in text
+        with pytest.raises(OperatorNotFound, match="outside of the graph"):
+            with config.temporarily("cpu_fallback", "warn"):
+                run(jnp.ones(3))
 
 
 def test_values_asked_for_under_a_trace():

@@ -43,18 +43,23 @@ def describe_call(op: Any, args: tuple, kwargs: dict[str, Any]) -> str:
     return f"{op}({', '.join(shown)})"
 
 
-def not_found(op: Any, args: tuple, kwargs: dict[str, Any]) -> OperatorNotFound:
+def not_found(
+    op: Any,
+    args: tuple,
+    kwargs: dict[str, Any],
+    instead: str = "allow the CPU fallback with TORCH_JAX_CPU_FALLBACK=warn",
+) -> OperatorNotFound:
     """Return the error for an operator that nothing serves, with the ways to mend it."""
     name = str(op).removeprefix("aten.")
     return OperatorNotFound(
         f"{describe_call(op, args, kwargs)} has no lowering to JAX on device 'jax'. "
-        f"Register one with @torch_jax.register_op({name!r}), a function of jax.Arrays, or allow "
-        "the CPU fallback with TORCH_JAX_CPU_FALLBACK=warn."
+        f"Register one with @torch_jax.register_op({name!r}), a function of jax.Arrays, or "
+        f"{instead}."
     )
 
 
 def same_device(op: Any, tensor: torch.Tensor) -> RuntimeError:
-    """Return pyTorch's error for operands on two devices."""
+    """Return PyTorch's error for operands on two devices."""
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "
         f"jax:0 and {tensor.device}! (when checking an argument of {op}, a "

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from torch_jax import config
 from torch_jax._private import pytorch
-from torch_jax.core import costs, errors
+from torch_jax.core import costs, errors, tracers
 from torch_jax.memory.storage import tensors_in
 
 FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often
@@ -84,7 +84,8 @@ def _account_for(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     if policy == "warn" and FALLBACKS[str(op)] == 1:
         warnings.warn(
             f"{errors.describe_call(op, args, kwargs)} has no lowering to JAX and runs on the CPU, "
-            "with a copy each way. TORCH_JAX_CPU_FALLBACK=error forbids this.",
+            f"with a copy each way ({tracers.user_line()}). TORCH_JAX_CPU_FALLBACK=error forbids "
+            "this.",
             stacklevel=3,
         )
 

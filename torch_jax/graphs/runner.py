@@ -112,10 +112,11 @@ class Runner(fx.Interpreter):
             return super().call_function(target, args, kwargs)
         except tracers.DataDependentError as error:
             if isinstance(target, OpOverload) and ladder.rung(target) in ("cpu", "none"):
-                raise errors.not_found(target, args, kwargs) from error
+                raise errors.not_found(target, args, kwargs, _OUTSIDE) from error
             raise
 
 
+_OUTSIDE = "call it outside of the graph, by torch.compiler.disable: there it runs on the CPU"
 _VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
 _ENTER_AUTOCAST = torch.amp.autocast_mode._enter_autocast
 

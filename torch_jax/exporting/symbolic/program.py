@@ -215,7 +215,7 @@ class _Runner(fx.Interpreter):
         if name in VIEWS:
             return VIEWS[name](*args, **_named(kwargs))
         if name not in TABLE:
-            raise errors.not_found(target, args, kwargs)
+            raise errors.not_found(target, args, kwargs, "leave it out of what is exported")
         return _apply(target, TABLE[name], args, kwargs)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
