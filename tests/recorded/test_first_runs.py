@@ -125,6 +125,24 @@ def test_memory_is_free_as_early_as_eagerly():
     assert alive == [False, False]
 
 
+def test_an_array_that_was_seen_between_two_calls_compiles_nothing():
+    """It is written over as before: nothing holds what was seen."""
+    weight = torch.zeros(4, device="jax")
+
+    @torch_jax.jit
+    def step():
+        weight.add_(1)
+        return weight.sum()
+
+    for _ in range(4):
+        step()
+    with counted() as did:
+        for _ in range(4):
+            weight.cpu()
+            step()
+    assert did.compiles == 0 and weight.tolist() == [8.0] * 4
+
+
 def test_a_graph_that_leaves_a_known_one():
     """It computes first all that is written down by then, and the rest operator by operator."""
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from torch_jax._private import jax_core
 from torch_jax.core import crossed
 from torch_jax.core.x64 import x64
 
@@ -91,6 +92,7 @@ def copy_shared(arrays: list[Any], donated: Collection[int]) -> None:
       arrays: the inputs, taken out of their storages.
       donated: the places of those that the executable takes.
     """
+    jax_core.collector()()  # what PyTorch has seen counts as held until then
     for at in donated:
         if sys.getrefcount(arrays[at]) > _ALONE:
             arrays[at] = copy_of(arrays[at])
