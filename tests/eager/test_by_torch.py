@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import threading
 from typing import Any
 
@@ -254,3 +256,22 @@ def test_an_array_in_the_hands_of_others_keeps_its_values_while_threads_write():
     done.set()
     thread.join()
     assert x.cpu().eq(300).all() and not any(difference.any() for difference in seen)
+
+
+READ = {
+    "printed": repr,
+    "saved": lambda x: torch.save(x, io.BytesIO()),
+    "pickled": pickle.dumps,
+    "asked for": lambda x: (x.tolist(), x[0].item(), bool(x[1] == 0)),
+    "cast": lambda x: F.linear(torch.ones(2, 3, device="jax"), nn.Parameter(x.view(1, 3))),
+}
+
+
+@pytest.mark.parametrize("how", READ)
+def test_what_reads_a_memory_leaves_it_to_be_written_without_a_copy(how):
+    x = torch.zeros(3, device="jax")
+    held = x.untyped_storage().host
+    with torch.autocast("jax", enabled=how == "cast"):
+        READ[how](x)
+    x.add_(1)
+    assert x.untyped_storage().host is held and held.tolist() == [1, 1, 1]

@@ -66,9 +66,11 @@ def memory_report(
     >>> report.modules
     (Row(what='Linear', arrays=2, bytes=36),)
     """
+    from torch_jax.memory.storage import memory_if_any
+
     alive = {id(array): array for array in _alive()}
     owned = _owned(module, optimizer)
-    arrays = ((owner, alive.pop(id(_array_of(tensor)), None)) for owner, tensor in owned)
+    arrays = ((owner, alive.pop(id(memory_if_any(tensor)), None)) for owner, tensor in owned)
     modules = _rows((owner, array) for owner, array in arrays if array is not None)
     others = _rows((_form(array), array) for array in alive.values())
     return MemoryReport(sum(r.bytes for r in (*modules, *others)), _limit(), modules, others, top)
@@ -101,13 +103,6 @@ def _has_failed(array: Any) -> bool:
         return False
     except RuntimeError:
         return True
-
-
-def _array_of(tensor: torch.Tensor) -> Any:
-    from torch_jax.memory.storage import memory_if_any
-
-    host = tensor.untyped_storage().__dict__.get("host")
-    return memory_if_any(tensor) if host is None else host
 
 
 def _owned(

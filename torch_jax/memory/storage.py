@@ -164,9 +164,11 @@ def replace(storage: Any, array: jax.Array) -> None:
 
 
 def memory_if_any(tensor: torch.Tensor) -> Any:
-    """Return the object in the storage of a tensor; None for fakes and wrappers."""
+    """Return what the storage of a tensor holds, a CPU tensor too; None for fakes and wrappers."""
     try:
-        return tensor.untyped_storage().array  # type: ignore[attr-defined]
+        storage: Any = tensor.untyped_storage()
+        held = storage.__dict__.get("host")
+        return storage.array if held is None else held
     except (AttributeError, NotImplementedError, RuntimeError):
         return None
 

@@ -56,6 +56,10 @@ class _JaxStorage:
 
     def cpu(self) -> torch.UntypedStorage:
         """Return the bytes in host memory."""
+        held = self.__dict__.get("host")
+        if held is not None:
+            transfer.TRAFFIC.to_host(held.nbytes, 0.0)
+            return held.clone().untyped_storage()
         return transfer.host_copy(storage.memory_in(self)).untyped_storage()
 
     def copy_(self, source: Any, non_blocking: bool = False) -> Any:
