@@ -263,7 +263,6 @@ READ = {
     "saved": lambda x: torch.save(x, io.BytesIO()),
     "pickled": pickle.dumps,
     "asked for": lambda x: (x.tolist(), x[0].item(), bool(x[1] == 0)),
-    "cast": lambda x: F.linear(torch.ones(2, 3, device="jax"), nn.Parameter(x.view(1, 3))),
 }
 
 
@@ -271,7 +270,6 @@ READ = {
 def test_what_reads_a_memory_leaves_it_to_be_written_without_a_copy(how):
     x = torch.zeros(3, device="jax")
     held = x.untyped_storage().host
-    with torch.autocast("jax", enabled=how == "cast"):
-        READ[how](x)
+    READ[how](x)
     x.add_(1)
     assert x.untyped_storage().host is held and held.tolist() == [1, 1, 1]

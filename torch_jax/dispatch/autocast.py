@@ -22,7 +22,7 @@ from torch_jax._private import jax_core, pytorch
 from torch_jax.dispatch import transformer_fast_paths  # noqa: F401, enters kernels
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
-from torch_jax.memory.storage import memory_if_any, tensors_in
+from torch_jax.memory.storage import held_by, memory_if_any, tensors_in
 
 # Operators by policy, as in ATen's autocast_mode.h. Others run in the dtype they get.
 POLICIES = {
@@ -211,9 +211,9 @@ def _cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     While JAX traces, casts are neither stored nor taken: a stored tracer would outlive its trace,
     and a taken array would be a constant of the program.
     """
-    memory = memory_if_any(weight)
-    if memory is None or not jax_core.is_outside_traces():
+    if memory_if_any(weight) is None or not jax_core.is_outside_traces():
         return weight.to(dtype)
+    memory = held_by(weight)  # an array: a write puts another in its place
     key = (id(weight), dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
     found = _casts.found.get(key)
     if found and found.version == weight._version and found.memory() is memory:
