@@ -46,7 +46,8 @@ def _patch_contents(original: Any, self: torch.Tensor, indent: int) -> str:
     """Formatting a tensor calls dozens of tiny operators: the CPU does so with a copy."""
     if self.device.type != _JAX:
         return original(self, indent)
-    memory = storage.memory_of(self) if sharding.Use.begun else None
+    may_be_split = sharding.Use.begun and type(storage.memory_if_any(self)) is not torch.Tensor
+    memory = storage.memory_of(self) if may_be_split else None
     if memory is not None and not (memory.is_fully_addressable or memory.is_fully_replicated):
         return "<over many processes: .cpu(), called in all of them, gathers it>"
     return original(self.cpu(), indent)
