@@ -326,7 +326,7 @@ def tensor_maker() -> Callable[[Any], Any]:
 
     The public functions do the same, in four times the time. Both raise :exc:`BufferError` or
     :exc:`RuntimeError` for a dtype that DLPack does not know. JAX lets go of an array that PyTorch
-    has let go of in :func:`collector`, or when it runs a program.
+    has let go of in :func:`free_seen`, or when it runs a program.
     """
     jax = importlib.import_module("jax")
     torch = importlib.import_module("torch")
@@ -346,8 +346,12 @@ def tensor_maker() -> Callable[[Any], Any]:
     return torch.from_dlpack
 
 
+def free_seen() -> None:
+    """Let go of arrays that other libraries have let go of, which JAX holds until it is asked."""
+    _collector()()
+
+
 @functools.cache
-def collector() -> Callable[[], Any]:
-    """Return the function by which JAX lets go of arrays that other libraries have let go of."""
+def _collector() -> Callable[[], Any]:
     lib = getattr(importlib.import_module("jax._src.lib"), "_jax", None)
     return getattr(lib, "collect_garbage", None) or bool

@@ -92,7 +92,7 @@ def copy_shared(arrays: list[Any], donated: Collection[int]) -> None:
       arrays: the inputs, taken out of their storages.
       donated: the places of those that the executable takes.
     """
-    jax_core.collector()()  # what PyTorch has seen counts as held until then
+    jax_core.free_seen()  # what PyTorch has seen counts as held until then
     for at in donated:
         if sys.getrefcount(arrays[at]) > _ALONE:
             arrays[at] = copy_of(arrays[at])

@@ -25,7 +25,7 @@ Call = Callable[..., Any]
 SERVED: set[Any] = set()  # the overloads that PyTorch's kernels serve
 
 _autocast = torch.is_autocast_enabled
-let_go = jax_core.collector
+_free_seen = jax_core.free_seen
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _VALUES = frozenset((int, float, bool, complex, str, type(None), torch.dtype, torch.memory_format))
 
@@ -75,7 +75,7 @@ def _functional(op: Any, by_xla: Call, run: Call) -> Call:
             return _failed(error, op, by_xla, args, kwargs)
         finally:
             del given, named
-            let_go()()
+            _free_seen()
         tally.uses += 1
         return taken(result) if type(result) is torch.Tensor else _taken(result)
 
@@ -104,7 +104,7 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
         except Exception as error:
             return _failed(error, op, by_xla, args, kwargs)
         finally:
-            let_go()()
+            _free_seen()
         if result is Elsewhere:
             return by_xla(*args, **kwargs)
         tally.uses += 1

@@ -235,7 +235,7 @@ def program_for(
     live results, and one for the union of all so far. If ``may_collect``, garbage is collected once
     before the second is made, which a later run that can write over more arrays gets, too.
     """
-    jax_core.collector()()  # what PyTorch has seen counts as held until then
+    jax_core.free_seen()  # what PyTorch has seen counts as held until then
     outputs, dead = live(nodes), _dead(arrays)
     found = _serving(state, outputs, dead)
     if found is None and may_collect and state.programs and state.may_collect and gc.isenabled():
