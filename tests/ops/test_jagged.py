@@ -19,7 +19,9 @@ def test_jagged_to_padded(values, length):
 
 @pytest.mark.parametrize("total", [None, 7])
 def test_padded_to_jagged(total):
-    run = lambda x, o: aten._padded_dense_to_jagged_forward(x, [o], total)  # noqa: E731
+    def run(padded, offsets):
+        return aten._padded_dense_to_jagged_forward(padded, [offsets], total)
+
     check(run, torch.randn(4, 3, 5), OFFSETS)
     with pytest.raises(RuntimeError, match="longer than 2"):
         run(*to_jax((torch.randn(4, 2, 5), OFFSETS)))

@@ -293,6 +293,11 @@ def _traceback_of(line: str) -> Any:
     return names["result"].traceback
 
 
+def _of_jaxlib(name: str) -> Any:
+    """Return a function of JAX's compiled part; None where another release has none."""
+    return getattr(getattr(importlib.import_module("jax._src.lib"), "_jax", None), name, None)
+
+
 @functools.cache
 def array_maker() -> Callable[[Any], Any]:
     """Return a function that makes an array of a CPU tensor and shares its memory.
@@ -302,8 +307,7 @@ def array_maker() -> Callable[[Any], Any]:
     """
     jax = importlib.import_module("jax")
     torch = importlib.import_module("torch")
-    kind, lib = array_type(), getattr(importlib.import_module("jax._src.lib"), "_jax", None)
-    to_buffer: Any = getattr(lib, "dlpack_managed_tensor_to_buffer", None)
+    kind, to_buffer = array_type(), _of_jaxlib("dlpack_managed_tensor_to_buffer")
     pack: Any = getattr(torch._C, "_to_dlpack", None)
     (device, *_) = jax.local_devices()
 
@@ -330,8 +334,7 @@ def tensor_maker() -> Callable[[Any], Any]:
     """
     jax = importlib.import_module("jax")
     torch = importlib.import_module("torch")
-    lib = getattr(importlib.import_module("jax._src.lib"), "_jax", None)
-    pack: Any = getattr(lib, "buffer_to_dlpack_managed_tensor", None)
+    pack = _of_jaxlib("buffer_to_dlpack_managed_tensor")
     unpack: Any = getattr(torch._C, "_from_dlpack", None)
 
     def as_tensor(array: Any) -> Any:
@@ -353,5 +356,4 @@ def free_seen() -> None:
 
 @functools.cache
 def _collector() -> Callable[[], Any]:
-    lib = getattr(importlib.import_module("jax._src.lib"), "_jax", None)
-    return getattr(lib, "collect_garbage", None) or bool
+    return _of_jaxlib("collect_garbage") or bool

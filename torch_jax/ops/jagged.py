@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from torch_jax.ops.registry import op
+from torch_jax.ops.sort import search
 
 
 def _one(offsets):
@@ -42,7 +43,7 @@ def padded_to_jagged(dense, offsets, total_L=None):
     bounds = _one(offsets)
     count = int(bounds[-1]) if total_L is None else total_L
     row = jnp.arange(count)
-    item = jnp.searchsorted(bounds, row, side="right") - 1
+    item = search(bounds, row, right=True) - 1
     found = dense.at[item, row - bounds[item]].get(mode="fill", fill_value=0)
     is_inside = (row < bounds[-1]).reshape(-1, *[1] * (dense.ndim - 2))
     return jnp.where(is_inside, found, 0).astype(dense.dtype)

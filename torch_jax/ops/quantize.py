@@ -12,20 +12,26 @@ from torch_jax.ops.promotion import opmath
 from torch_jax.ops.registry import op
 
 
+def _steps(x, scale, zero_point, low, high):
+    """Return how many scales each element is rounded to, and whether it was within the bounds."""
+    places = x.astype(opmath(x.dtype)) * (1 / scale)
+    if jnp.issubdtype(jnp.result_type(zero_point), jnp.floating):
+        places = jnp.round(places + zero_point)
+    else:
+        places = jnp.round(places) + zero_point
+    kept = jnp.fmin(jnp.fmax(places, low), high)
+    return (kept - zero_point).astype(jnp.float32), (low <= places) & (places <= high)
+
+
 def _rounded(x, scale, zero_point, low, high):
     """Return ``x`` rounded to the grid, and whether each element was within its bounds."""
-    wide, scale = x.astype(opmath(x.dtype)), jnp.asarray(scale, jnp.float32)
-    place = _place(wide, scale, zero_point)
-    kept = jnp.fmin(jnp.fmax(place, low), high)
-    rounded = (kept - zero_point).astype(jnp.float32) * scale
-    return rounded.astype(x.dtype), (low <= place) & (place <= high)
+    scale = jnp.asarray(scale, jnp.float32)
+    steps, mask = _steps(x, scale, zero_point, low, high)
+    return (steps * scale).astype(x.dtype), mask
 
 
-def _place(x, scale, zero_point):
-    inverse = 1 / scale
-    if jnp.issubdtype(jnp.result_type(zero_point), jnp.floating):
-        return jnp.round(x * inverse + zero_point)
-    return jnp.round(x * inverse) + zero_point
+def _whole(zero_point, low, high):
+    return jnp.clip(jnp.round(zero_point), low, high).astype(jnp.int32)
 
 
 def _along(axis: int, x, *numbers):
@@ -65,23 +71,22 @@ def learnable(self, scale, zero_point, quant_min, quant_max, grad_factor=1.0):
 @op("_fake_quantize_learnable_per_channel_affine", meta=False)
 def learnable_per_channel(self, scale, zero_point, axis, quant_min, quant_max, grad_factor=1.0):
     """Round to a grid of one scale a channel, which is learned."""
-    point = jnp.clip(jnp.round(zero_point), quant_min, quant_max).astype(jnp.int32)
+    point = _whole(zero_point, quant_min, quant_max)
     scale, point = _along(axis, self, scale, point)
     return _rounded(self, scale, point, quant_min, quant_max)[0]
 
 
 def _gradients(grad, x, scale, zero_point, low, high, factor):
     """Return the gradients of ``x``, and of the scale and zero point at each element."""
-    rounded, mask = _rounded(x, scale, zero_point, low, high)
-    edge = jnp.where(_place(x, scale, zero_point) > high, high, low) - zero_point
-    of_scale = jnp.where(mask, (rounded - x) / scale, edge) * grad * factor
+    steps, mask = _steps(x, scale, zero_point, low, high)
+    of_scale = jnp.where(mask, (steps * scale - x) / scale, steps) * grad * factor
     return grad * mask, of_scale, jnp.where(mask, 0, -grad * scale * factor)
 
 
 @op("_fake_quantize_learnable_per_tensor_affine_backward", meta=False)
 def learnable_backward(grad, self, scale, zero_point, quant_min, quant_max, grad_factor=1.0):
     """Return the gradients of :func:`learnable`."""
-    point = jnp.clip(jnp.round(zero_point[0]), quant_min, quant_max).astype(jnp.int32)
+    point = _whole(zero_point[0], quant_min, quant_max)
     of_x, *rest = _gradients(grad, self, scale[0], point, quant_min, quant_max, grad_factor)
     return of_x, *(one.sum()[None] for one in rest)
 
@@ -91,7 +96,7 @@ def learnable_per_channel_backward(
     grad, self, scale, zero_point, axis, quant_min, quant_max, grad_factor=1.0
 ):
     """Return the gradients of :func:`learnable_per_channel`."""
-    point = jnp.clip(jnp.round(zero_point), quant_min, quant_max).astype(jnp.int32)
+    point = _whole(zero_point, quant_min, quant_max)
     scale, point = _along(axis, self, scale, point)
     of_x, *rest = _gradients(grad, self, scale, point, quant_min, quant_max, grad_factor)
     others = tuple(dim for dim in range(self.ndim) if dim != axis % self.ndim)
