@@ -33,7 +33,7 @@ def _spread(grad: Any, loss_size: int, reduction: int) -> Any:
 # Elementwise losses of (self, target), and their derivatives with respect to self.
 
 
-def _of_difference(name: str, loss: Any, slope: Any, meta: bool) -> None:
+def _of_difference(name: str, loss: Any, slope: Any) -> None:
     """Enter a loss of ``self - target`` and its gradient; ``slope`` is the derivative."""
 
     @op(name)
@@ -41,7 +41,7 @@ def _of_difference(name: str, loss: Any, slope: Any, meta: bool) -> None:
         a, b = wide(self, target)
         return _reduce(loss(a - b, *limit), reduction)
 
-    @op(f"{name}_backward", meta=meta)
+    @op(f"{name}_backward", meta=False)  # PyTorch's divide by the number of elements, or zero
     def backward(grad_output, self, target, reduction, *limit):
         g, a, b = wide(grad_output, self, target)
         x = a - b
@@ -65,10 +65,9 @@ def _huber(x, delta=1.0):
     return jnp.where(z <= delta, 0.5 * z * z, delta * (z - 0.5 * delta))
 
 
-# PyTorch's meta functions of two gradients divide by the number of elements, or zero.
-_of_difference("mse_loss", jnp.square, lambda x: 2 * x, meta=False)
-_of_difference("smooth_l1_loss", _smooth_l1, _smooth_l1_slope, meta=True)
-_of_difference("huber_loss", _huber, lambda x, d: jnp.clip(x, -d, d), meta=False)
+_of_difference("mse_loss", jnp.square, lambda x: 2 * x)
+_of_difference("smooth_l1_loss", _smooth_l1, _smooth_l1_slope)
+_of_difference("huber_loss", _huber, lambda x, d: jnp.clip(x, -d, d))
 
 
 def _is_probability(self):
