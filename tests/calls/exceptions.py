@@ -48,7 +48,12 @@ EXCEPTIONS: tuple[Exempt, ...] = (
     Exempt(
         "for a value on the CPU a mask of bytes becomes masked_fill_, which takes none",
         r"setitem",
-        r"must raise RuntimeError: masked_fill_ only supports boolean masks",
+        r"raises? RuntimeError: masked_fill_ only supports boolean masks",
+    ),
+    Exempt(
+        "the CPU leaves elements of a circular pad unwritten, where another side is cut",
+        r"F\.pad\(.*-\d.*'circular'\)",
+        r"Tensor-likes are not (equal|close)",
     ),
     Exempt(
         "oneDNN gives an empty result where the other kernels, of other dtypes, refuse",

@@ -69,6 +69,9 @@ FOUND = {
         c=T((2,), dtype="bool", values="mask"),
     ),
     "an index into nothing": lambda: check("getitem(a, (slice(None), [1, 2]))", a=T((4, 0))),
+    "an index out of range into nothing": lambda: check(
+        "getitem(a, (slice(2, 2), b))", a=T((4, 3)), b=T((2,), dtype="int64", values="7:9")
+    ),
     "an index of int32": lambda: check(
         "torch.index_copy(a, 0, b, c)",
         a=T((4,)),

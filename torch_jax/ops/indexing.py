@@ -104,7 +104,7 @@ def check_indices(self, indices):
     """Check every index tensor of advanced indexing."""
     ok, messages, axis = True, [], 0
     for index in indices:
-        if index is not None and not is_mask(index):
+        if index is not None and not is_mask(index) and self.size:  # of nothing, none is read
             inside, message = bounds(index, self.shape[axis], axis, wrap=True)
             ok &= inside
             messages.append(message)

@@ -24,13 +24,14 @@ def _options(r: Random, kind: str) -> dict[str, Any]:
 def _state(
     r: Random, kind: str, options: dict[str, Any], batch: tuple[int, ...], dtype: str
 ) -> Any:
-    """A first state, or none."""
+    """A first state of the very sizes, or none: packed, the CPU reads behind one that is shorter."""
     if chance(r, 0.5):
         return None
     count = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
     hidden = options["hidden_size"]
-    given = tensor(r, (count, *batch, options.get("proj_size", hidden)), dtype)
-    return (given, tensor(r, (count, *batch, hidden), dtype)) if kind == "LSTM" else given
+    first, second = ((count, *batch, n) for n in (options.get("proj_size", hidden), hidden))
+    given = tensor(r, first, dtype)._replace(shape=first)
+    return (given, tensor(r, second, dtype)._replace(shape=second)) if kind == "LSTM" else given
 
 
 def network(r: Random) -> Call:
