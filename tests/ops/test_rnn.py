@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import rnn
 
+import torch_jax
 from tests.support.compare import assert_same
 
 
@@ -87,6 +88,43 @@ def test_packed_sequences(kind):
     compare(LAYERS[kind](3, 4, bidirectional=True), packed)
 
 
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_layer_is_one_operator_however_long_a_sequence_is(kind):
+    layer, counts = LAYERS[kind](3, 4).to("jax"), []
+    for steps in (2, 9):
+        before = torch_jax.metrics()["operators"]
+        layer(torch.ones(steps, 2, 3, device="jax"))
+        counts.append(torch_jax.metrics()["operators"] - before)
+    assert counts[0] == counts[1]
+
+
+def test_other_lengths_compile_nothing():
+    layer = nn.GRU(3, 4).to("jax")
+
+    run = torch_jax.jit(lambda packed: layer(packed)[0].data)
+    for lengths in ([4, 2, 2], [4, 3, 1], [4, 1, 3]):
+        before = torch_jax.metrics()["compiles"]
+        x = torch.randn(4, 3, 3)
+        packed = rnn.pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False)
+        actual = run(packed.to("jax"))
+        compiled = torch_jax.metrics()["compiles"] - before
+        assert_same(actual, copy.deepcopy(layer).cpu()(packed)[0].data, strides=False)
+    assert not compiled
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_gradients_of_gradients(kind):
+    torch.manual_seed(0)
+    module, results = LAYERS[kind](3, 4), []
+    for device in ("cpu", "jax"):
+        layer = copy.deepcopy(module).to(device)
+        x = torch.linspace(-1, 1, 30).view(5, 2, 3).to(device).requires_grad_()
+        (grad,) = torch.autograd.grad(layer(x)[0].pow(2).sum(), x, create_graph=True)
+        grad.pow(2).sum().backward()
+        results.append([grad, x.grad, *(p.grad for p in layer.parameters())])
+    assert_same(results[1], results[0], strides=False, scale=2)
+
+
 def test_packing_on_the_device():
     x, lengths = torch.randn(4, 3, 2), torch.tensor([4, 3, 2])
     expected = rnn.pack_padded_sequence(x, lengths)
@@ -104,8 +142,8 @@ def test_cells(kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell])
-def test_half_cells_are_close_to_float(kind, dtype):
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.LSTM, nn.GRU])
+def test_half_cells_and_layers_are_close_to_float(kind, dtype):
     torch.manual_seed(0)
     x, cell = torch.randn(2, 3), kind(3, 4)
     exact = tensors(cell(x))[0]

@@ -25,16 +25,7 @@ from torch_jax._private import functorch, pytorch
 from torch_jax.recorded.one_by_one import compile_nothing
 
 _math = torch.ops.aten._scaled_dot_product_attention_math
-_gradient = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
-
-
-def install() -> Any:
-    """Register the kernel; return the library that keeps it registered."""
-    library = torch.library.Library("aten", "IMPL")
-    for key in ("AutogradPrivateUse1", "PrivateUse1"):
-        library.impl("scaled_dot_product_attention", attend, key)
-    library.impl(_gradient._opname, differentiate, "AutogradPrivateUse1")
-    return library
+GRADIENT = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
 
 
 def attend(
@@ -164,7 +155,7 @@ def differentiate(grad, query, key, value, bias, wanted, *rest, scale=None) -> A
     if again and not dropout:
         return _by_definition(*operands, wanted, is_causal, scale)
     with pytorch.below_autograd():
-        grads = _gradient(*operands, wanted, *rest, scale=scale)
+        grads = GRADIENT(*operands, wanted, *rest, scale=scale)
     if not again:
         return grads
     tensors = [t for t in (*grads, *operands) if t is not None]

@@ -31,7 +31,7 @@ def install() -> None:
     # defined later, and arrive at the fallback.
     names = [name for name in served_names() if name not in waking.DOORS]
     pytorch.register(library, names, ladder.door, "PrivateUse1")
-    _libraries.extend((library, _own_operators(), attention_choice.install(), autocast.install()))
+    _libraries.extend((library, _own_operators(), _above_autograd(), autocast.install()))
     _libraries.extend(sparse.install())
     config.listeners.append(ladder.forget_compiled)
     forks.listeners.append(ladder.forget_compiled)
@@ -68,12 +68,33 @@ def _aten(key: str) -> set[str]:
     return {name.removeprefix("aten::") for name in pytorch.names_with_kernel(key)}
 
 
+def _above_autograd() -> Any:
+    """Register what replaces composites before autograd sees their parts."""
+    library = torch.library.Library("aten", "IMPL")
+    for op, call in ladder.ABOVE_AUTOGRAD.items():
+        for key in ("AutogradPrivateUse1", "PrivateUse1"):
+            library.impl(op, call, key)
+    library.impl(attention_choice.GRADIENT, attention_choice.differentiate, "AutogradPrivateUse1")
+    return library
+
+
 # A step of Adam; ``kind`` is the use of ``decay``: "none", "decoupled" or "gradient". Sizes and
 # corrections of all parameters are numbers where steps are counted on the host, else tensors.
 _ADAM = (
     "adam_{}(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] means, Tensor(c!)[] squares, "
     "Tensor(d!)[] maxima, {} sizes, {} corrections, Scalar decay, Scalar weight, "
     "Scalar beta2, Scalar share, Scalar eps, str kind, bool maximize) -> ()"
+)
+
+# A layer of a recurrent network in one direction; gradients are in the order of the first seven.
+_LAYER = (
+    "Tensor input, Tensor hx, Tensor? cx, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, "
+    "Tensor? lengths, str kind, bool reverse"
+)
+_RECURRENT = (
+    f"rnn_layer({_LAYER}) -> (Tensor, Tensor)",
+    f"rnn_layer_backward(Tensor grad, Tensor? grad_cell, Tensor output, {_LAYER}, bool[7] wanted) "
+    f"-> ({', '.join(['Tensor'] * 7)})",
 )
 
 
@@ -86,6 +107,7 @@ def _own_operators() -> Any:
         "checkpoint_name(Tensor self, str name) -> Tensor",
         _ADAM.format("", "Scalar[]", "Scalar[]"),
         _ADAM.format(".counted", "Tensor[]", "Tensor[]"),
+        *_RECURRENT,
     ):
         library.define(schema)
         name, _, _ = schema.partition("(")

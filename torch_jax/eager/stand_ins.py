@@ -104,9 +104,94 @@ def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_ma
     return grad_input.to(input.dtype) if output_mask[0] else None, grad_weight
 
 
-_TORCH = SimpleNamespace(split=torch.chunk, join=torch.cat, sigmoid=torch.sigmoid, tanh=torch.tanh)
+def _loop(step, states, xs, reverse):
+    """Run a step over the first dim of tensors, as ``jax.lax.scan``."""
+    columns = [*zip(*(x.unbind(0) for x in xs), strict=True)]
+    results = []
+    for column in reversed(columns) if reverse else columns:
+        states, found = step(states, *column)
+        results.append(found)
+    if reverse:
+        results.reverse()
+    return states, tuple(map(torch.stack, zip(*results, strict=True)))
+
+
+TORCH = SimpleNamespace(
+    split=torch.chunk,
+    join=torch.cat,
+    sigmoid=torch.sigmoid,
+    tanh=torch.tanh,
+    relu=torch.relu,
+    where=torch.where,
+    zeros_like=torch.zeros_like,
+    arange=lambda count, like: torch.arange(count, device=like.device),
+    product=torch.matmul,
+    loop=_loop,
+)
 for _name, _cell in rnn.CELLS.items():
-    STAND_INS[f"aten::{_name}"] = functools.partial(_cell, _TORCH)
+    STAND_INS[f"aten::{_name}"] = functools.partial(_cell, TORCH)
+
+
+@_stands_in_for("torch_jax::rnn_layer")
+def rnn_layer(input, hx, cx, w_ih, w_hh, b_ih, b_hh, lengths, kind, reverse):
+    """Return hidden states and the last cell state, of an LSTM by oneDNN."""
+    given = (input, hx, cx, w_ih, w_hh, b_ih, b_hh)
+    if _has_onednn(kind, lengths, input):
+        output, _, cell, _ = _onednn_lstm(reverse, *_for_onednn(*given))
+        return output, cell
+    rest = {"lengths": lengths, "kind": kind, "reverse": reverse}
+    output, cell = rnn.layer(TORCH, *map(_wide, given), **rest)
+    return output.to(input.dtype), None if cell is None else cell.to(input.dtype)
+
+
+@_stands_in_for("torch_jax::rnn_layer_backward")
+def rnn_layer_backward(
+    grad, grad_cell, output, input, hx, cx, w_ih, w_hh, b_ih, b_hh, lengths, kind, reverse, wanted
+):  # fmt: skip
+    """Return the gradients that are wanted, of an LSTM by oneDNN, which runs forward once more."""
+    given = (input, hx, cx, w_ih, w_hh, b_ih, b_hh)
+    if _has_onednn(kind, lengths, input):
+        grads = _onednn_gradients(grad, grad_cell, _for_onednn(*given), reverse)
+    else:
+        wide = map(_wide, (grad, grad_cell, output, *given))
+        rest = {"lengths": lengths, "kind": kind, "reverse": reverse}
+        grads = rnn.layer_backward(TORCH, *wide, **rest)
+    found = zip(wanted, grads, given, strict=True)
+    return tuple(one.to(of.dtype) if asked else None for asked, one, of in found)
+
+
+def _wide(x: torch.Tensor | None) -> torch.Tensor | None:
+    return None if x is None else x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _has_onednn(kind: str, lengths: Any, input: torch.Tensor) -> bool:
+    is_known = kind == "lstm" and lengths is None and input.dtype == torch.float32
+    return is_known and torch.backends.mkldnn.is_available()
+
+
+def _onednn_lstm(reverse, input, hx, cx, w_ih, w_hh, b_ih, b_hh):
+    return torch.ops.aten.mkldnn_rnn_layer(
+        input, w_ih, w_hh, b_ih, b_hh, hx, cx, reverse, [], 2, hx.shape[1], 1, True, False, False,
+        True,
+    )  # fmt: skip
+
+
+def _onednn_gradients(grad, grad_cell, given, reverse):
+    input, hx, cx, *weights = given
+    with torch.enable_grad():  # without, there is no workspace
+        output, hy, cy, workspace = _onednn_lstm(reverse, *given)
+    grads = grad.contiguous(), torch.zeros_like(hy), grad_cell.contiguous()
+    x, *weights, of_hx, of_cx = torch.ops.aten.mkldnn_rnn_layer_backward(
+        input, *weights, hx, cx, output, hy, cy, *grads, reverse, 2, hx.shape[1], 1, True, True,
+        False, [], False, workspace,
+    )  # fmt: skip
+    return x, of_hx, of_cx, *weights
+
+
+def _for_onednn(input, hx, cx, w_ih, w_hh, b_ih, b_hh):
+    """Return the operands as oneDNN takes them: contiguous, and with biases."""
+    biases = (b_ih, b_hh) if b_ih is not None else (w_ih.new_zeros(w_ih.shape[0]),) * 2
+    return tuple(x.contiguous() for x in (input, hx, cx, w_ih, w_hh, *biases))
 
 
 @_stands_in_for("torch_jax::copy")

@@ -70,7 +70,10 @@ def _example(op: Any, mode: str) -> Iterator[str]:
     has_device = any(argument.name == "device" for argument in op._schema.arguments)
     placed = {"device": pytorch.DEVICE_TYPE} if has_device else {}
     with torch.set_grad_enabled(training):
-        yield from _steps(lambda: op(*moved, **placed))
+        try:
+            yield from _steps(lambda: op(*moved, **placed))
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            yield f"    the example fails, give a call with --call: {error}"
 
 
 def _moved(tensor: torch.Tensor, training: bool) -> torch.Tensor:

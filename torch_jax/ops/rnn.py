@@ -1,26 +1,35 @@
-"""The fused cells that ``nn.LSTM`` and ``nn.GRU`` run at each step, and their gradients.
+"""Recurrent layers, each one operator, and the fused cells of ``nn.LSTMCell`` and ``nn.GRUCell``.
 
-``workspace`` carries the activated gates from the forward to the backward. The cells are written
-for arrays and tensors alike: ``by`` names the functions that are called otherwise.
+A layer multiplies all inputs by its weights at once, then takes step after step in one loop, so
+that a program has one step, however long the sequence. The gradient knows all hidden states, so it
+computes the gates of all steps at once again, and nothing is kept for it.
+
+The functions are written for arrays and tensors alike: ``by`` names those that are called
+otherwise. ``workspace`` has the activated gates of a cell.
+
+Semantics: https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
+from torch_jax.ops.matmul import dot
 from torch_jax.ops.promotion import opmath
 from torch_jax.ops.registry import op
-
-_JAX = SimpleNamespace(split=jnp.split, join=jnp.concatenate, sigmoid=jax.nn.sigmoid, tanh=jnp.tanh)
 
 
 def _plus(x, bias):
     return x if bias is None else x + bias
+
+
+# --- cells ----------------------------------------------------------------------------------------
 
 
 def lstm_cell(by, input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
@@ -61,6 +70,211 @@ def gru_cell_backward(by, grad_hy, workspace, has_bias):
     grad_x, grad_hidden = (by.join([grad_r, grad_z, new], 1) for new in (grad_n, grad_n * r))
     biases = (grad_x.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
     return grad_x, grad_hidden, grad_hy * z, *biases
+
+
+# --- a step of a layer, by its kind ---------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """The functions of a kind of layer.
+
+    Attributes:
+      step: returns the hidden and the cell state, given the gates of the input, those of the hidden
+        state, and both states. Layers other than LSTMs have None for the cell state.
+      keep: returns what ``back`` needs of each step, ``[time, batch, size]``, given the gates of
+        all steps, the hidden states before and after each, the first cell state, and a function
+        that runs over time.
+      back: returns gradients of both gates, the part of the hidden state's gradient that is not by
+        its gates, and the cell state's gradient, given those of the new states, and what was kept.
+    """
+
+    step: Callable[..., Any]
+    keep: Callable[..., Any]
+    back: Callable[..., Any]
+
+
+def _lstm_step(by, input_gates, hidden_gates, hx, cx):
+    return lstm_cell(by, input_gates, hidden_gates, cx)[:2]
+
+
+def _lstm_keep(by, input_gates, hidden_gates, before, after, cx, over_time):
+    i, f, g, o = by.split(input_gates + hidden_gates, 4, 2)
+    i, f, g, o = by.sigmoid(i), by.sigmoid(f), by.tanh(g), by.sigmoid(o)
+
+    def step(states, forget, new):
+        (cell,) = states
+        return (forget * cell + new,), states
+
+    _, (cells,) = over_time(step, (cx,), (f, i * g))
+    return by.join([i, f, g, o], 2), cells
+
+
+def _lstm_back(by, grad_h, grad_c, workspace, cx):
+    i, f, g, _ = by.split(workspace, 4, 1)
+    gates, grad_c, _ = lstm_cell_backward(by, grad_h, grad_c, cx, f * cx + i * g, workspace, False)
+    return gates, gates, 0, grad_c
+
+
+def _gru_step(by, input_gates, hidden_gates, hx, cx):
+    return gru_cell(by, input_gates, hidden_gates, hx)[0], cx
+
+
+def _gru_keep(by, input_gates, hidden_gates, before, after, cx, over_time):
+    workspace = gru_cell(by, *map(_rows, (input_gates, hidden_gates, before)))[1]
+    return (workspace.reshape(*before.shape[:2], -1),)
+
+
+def _gru_back(by, grad_h, grad_c, workspace):
+    return *gru_cell_backward(by, grad_h, workspace, False)[:3], grad_c
+
+
+def _tanh_step(by, input_gates, hidden_gates, hx, cx):
+    return by.tanh(input_gates + hidden_gates), cx
+
+
+def _tanh_back(by, grad_h, grad_c, after):
+    gates = grad_h * (1 - after * after)
+    return gates, gates, 0, grad_c
+
+
+def _relu_step(by, input_gates, hidden_gates, hx, cx):
+    return by.relu(input_gates + hidden_gates), cx
+
+
+def _relu_back(by, grad_h, grad_c, after):
+    gates = by.where(after > 0, grad_h, 0)
+    return gates, gates, 0, grad_c
+
+
+def _keep_after(by, input_gates, hidden_gates, before, after, cx, over_time):
+    return (after,)
+
+
+KINDS = {
+    "lstm": Kind(_lstm_step, _lstm_keep, _lstm_back),
+    "gru": Kind(_gru_step, _gru_keep, _gru_back),
+    "rnn_tanh": Kind(_tanh_step, _keep_after, _tanh_back),
+    "rnn_relu": Kind(_relu_step, _keep_after, _relu_back),
+}
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+
+def layer(by, input, hx, cx, w_ih, w_hh, b_ih, b_hh, lengths, kind, reverse):
+    """Return hidden states of one direction, ``[time, batch, hidden]``, and the last cell state.
+
+    Past its length a sequence keeps its states.
+    """
+
+    def step(states, gates):
+        hidden_gates = _plus(by.product(states[0], w_hh.T), b_hh)
+        return KINDS[kind].step(by, gates, hidden_gates, *states), ()
+
+    gates = _plus(by.product(input, w_ih.T), b_ih)
+    run = _over_time(by, input, lengths, reverse)
+    (_, cell), (output,) = run(step, (hx, cx), (gates,))
+    return output, cell
+
+
+def layer_backward(
+    by, grad, grad_cell, output, input, hx, cx, w_ih, w_hh, b_ih, b_hh, lengths, kind, reverse
+):  # fmt: skip
+    """Return gradients of the input, both states, both weights and both biases.
+
+    Past the length of a sequence ``grad`` is zero.
+    """
+    first = hx[None]
+    before = by.join([output[1:], first] if reverse else [first, output[:-1]], 0)
+    gates = _plus(by.product(input, w_ih.T), b_ih), _plus(by.product(before, w_hh.T), b_hh)
+    run = _over_time(by, input, lengths, reverse)
+    kept = KINDS[kind].keep(by, *gates, before, output, cx, run)
+
+    def step(grads, grad, *kept):
+        *of_gates, direct, grad_c = KINDS[kind].back(by, grads[0] + grad, grads[1], *kept)
+        return (by.product(of_gates[1], w_hh) + direct, grad_c), of_gates
+
+    back = _over_time(by, input, lengths, not reverse)
+    (grad_hx, grad_cx), of_gates = back(step, (by.zeros_like(hx), grad_cell), (grad, *kept))
+    pairs = zip(of_gates, (input, before), strict=True)
+    weights = (by.product(_rows(gates).T, _rows(of)) for gates, of in pairs)
+    biases = (gates.sum((0, 1)) for gates in of_gates)
+    return by.product(of_gates[0], w_ih), grad_hx, grad_cx, *weights, *biases
+
+
+def _over_time(by, input, lengths, reverse):
+    """Return a function that runs a step over time; a result of nothing is the first new state.
+
+    Past the length of a sequence its states stay, and results are zero.
+    """
+    at = None if lengths is None else by.arange(input.shape[0], lengths)[:, None, None]
+    within = () if at is None else (at < lengths[:, None],)
+
+    def run(step, states, xs):
+        def masked(states, *given):
+            here, given = given[: len(within)], given[len(within) :]
+            new, results = step(states, *given)
+            for mask in here:
+                pairs = zip(new, states, strict=True)
+                new = [None if a is None else by.where(mask, a, b) for a, b in pairs]
+                results = [by.where(mask, one, 0) for one in results]
+            return tuple(new), tuple(results) or (new[0],)
+
+        return by.loop(masked, states, (*within, *xs), reverse)
+
+    return run
+
+
+def _rows(x):
+    return x.reshape(-1, x.shape[-1])
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def _scan(step, states, xs, reverse):
+    """Run a step over the first dim of arrays; states keep their dtypes, as in PyTorch."""
+
+    def body(states, xs):
+        new, results = step(states, *xs)
+        return jax.tree.map(lambda one, old: one.astype(old.dtype), new, states), results
+
+    return lax.scan(body, states, xs, reverse=reverse)
+
+
+_JAX = SimpleNamespace(
+    split=jnp.split,
+    join=jnp.concatenate,
+    sigmoid=jax.nn.sigmoid,
+    tanh=jnp.tanh,
+    relu=jax.nn.relu,
+    where=jnp.where,
+    zeros_like=lambda x: jnp.zeros(x.shape, opmath(x.dtype)),
+    arange=lambda count, like: jnp.arange(count, dtype=like.dtype),
+    product=lambda a, b: dot(a.astype(b.dtype), b, ((a.ndim - 1,), (0,))),
+    loop=_scan,
+)
+
+
+@op("torch_jax::rnn_layer", meta=False, products=True)
+def rnn_layer(input, hx, cx, w_ih, w_hh, b_ih, b_hh, lengths, kind, reverse):
+    """Return what :func:`layer` does, in the dtype of the input."""
+    given = (input, hx, cx, w_ih, w_hh, b_ih, b_hh, lengths)
+    output, cell = layer(_JAX, *given, kind, reverse)
+    return output.astype(input.dtype), cell
+
+
+@op("torch_jax::rnn_layer_backward", meta=False, products=True)
+def rnn_layer_backward(
+    grad, grad_cell, output, input, hx, cx, w_ih, w_hh, b_ih, b_hh, lengths, kind, reverse, wanted
+):  # fmt: skip
+    """Return the gradients of :func:`layer_backward` that are wanted."""
+    given = (input, hx, cx, w_ih, w_hh, b_ih, b_hh)
+    grad, grad_cell = (None if x is None else x.astype(opmath(x.dtype)) for x in (grad, grad_cell))
+    rest = (output, *given, lengths, kind, reverse)
+    grads = layer_backward(_JAX, grad, grad_cell, *rest)
+    found = zip(wanted, grads, given, strict=True)
+    return [grad.astype(of.dtype) if asked else None for asked, grad, of in found]
 
 
 CELLS: dict[str, Callable[..., Any]] = {

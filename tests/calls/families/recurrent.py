@@ -24,7 +24,7 @@ def _options(r: Random, kind: str) -> dict[str, Any]:
 def _state(
     r: Random, kind: str, options: dict[str, Any], batch: tuple[int, ...], dtype: str
 ) -> Any:
-    """A first state of the very sizes, or none: packed, the CPU reads behind one that is shorter."""
+    """A first state of the very sizes, or none: packed, the CPU reads behind a shorter one."""
     if chance(r, 0.5):
         return None
     count = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
