@@ -31,6 +31,8 @@ def _correlate(input, weight, geometry, dtype=None, spread=None) -> jax.Array:
         }
         if not target.on_cpu():
             return lax.conv_general_dilated(input, weight, stride, edges, **options)
+        if input.ndim == 5:
+            return _by_images(input, weight, geometry, dtype, spread)
         # channels last, as XLA's CPU backend turns it; in memory, since a sum behind it would have
         # YNNPACK convolve, which is slower
         last = "".join(map(str, range(input.ndim - 2)))
@@ -53,6 +55,23 @@ def _correlate(input, weight, geometry, dtype=None, spread=None) -> jax.Array:
     if dtype is not None and spread is None and forms.forward_by_patches(input, weight, groups):
         return lax.platform_dependent(input, weight, cpu=multiply, default=convolve)
     return convolve(input, weight)
+
+
+def _by_images(input, weight, geometry, dtype, spread) -> jax.Array:
+    """Convolve volumes as images, whose channels are those of all slices that a window meets.
+
+    XLA's CPU backend is 5 to 20 times faster so.
+    """
+    stride, edges, dilation, groups = geometry
+    x = forms.padded(input, 2, edges[:1], spread and spread[:1])
+    each = forms.parts(x, 2, weight.shape[2:3], stride, dilation)
+    x = jnp.moveaxis(jnp.stack([part for _, part in each], 2), 3, 1)
+    batch, depth, channels, slices, *size = x.shape
+    images = x.reshape(batch * depth, channels * slices, *size)
+    kernel = weight.reshape(weight.shape[0], weight.shape[1] * slices, *weight.shape[3:])
+    flat = stride[1:], edges[1:], dilation[1:], groups
+    out = _correlate(images, kernel, flat, dtype, spread and spread[1:])
+    return jnp.moveaxis(out.reshape(batch, depth, *out.shape[1:]), 1, 2)
 
 
 def _depthwise(input, weight, geometry, spread) -> jax.Array:

@@ -116,7 +116,7 @@ def parts(x: jax.Array, first: int, window, stride, dilation) -> Iterator[tuple]
     """
     size = x.shape[first : first + len(window)]
     for taps in itertools.product(*map(range, window)):
-        each = zip(size, window, taps, stride, dilation, strict=True)
+        each = zip(size, window, taps, stride, dilation, strict=False)
         slices = [slice(t * d, n - (k - 1 - t) * d, s) for n, k, t, s, d in each]
         yield taps, x[*[slice(None)] * first, *slices]
 
