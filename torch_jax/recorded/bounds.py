@@ -40,25 +40,51 @@ class Check:
                 making.append((first, one.step))
                 wanted.update(_integer_results(one.step))
         self._making = making[::-1]
+        parts = [(self._sources, self.part), *((step.sources, step.body) for _, step in making)]
+        pairs = (zip(sources, of.jaxpr.in_avals, strict=True) for sources, of in parts)
+        operands = itertools.chain.from_iterable(pairs)
+        self._given = {one.at for one, aval in operands if isinstance(one, Given) and _whole(aval)}
+        self._proved: dict[int, Interval] = {}  # the widest intervals of these that it holds for
 
-    def holds(self, arrays: Sequence[Any] | None = None) -> bool:
+    def holds(self, arrays: Sequence[Any]) -> bool:
         """Return whether it holds for these arrays of the graph, by their least and greatest.
 
-        A program of the check would run what is recorded, and be compiled for each shape. Without
-        arrays: whether it holds for any.
+        A program of the check would run what is recorded, and be compiled for each shape.
+        """
+        given = {at: _of_value(arrays[at]) for at in self._given}
+        wider = {at: _around(one, self._proved.get(at, one)) for at, one in given.items()}
+        if wider == self._proved:
+            return bool(wider)
+        for tried in (wider, given):
+            if self.holds_for(tried):
+                self._proved = tried
+                return True
+        return False
+
+    def holds_for(self, given: dict[int, Interval]) -> bool:
+        """Return whether it holds for all arrays of the graph between these integers, or for any.
+
+        What holds for an interval holds for all within it.
         """
         known: dict[int, Interval] = {}
         for first, step in self._making:
-            found = _results(step.body.jaxpr, step.sources, known, arrays)
+            found = _results(step.body.jaxpr, step.sources, known, given)
             known.update(enumerate(found, first))
-        return _results(self.part.jaxpr, self._sources, known, arrays) == [(1, 1)]
+        return _results(self.part.jaxpr, self._sources, known, given) == [(1, 1)]
 
 
 def _results(
-    jaxpr: Any, sources: Sequence[Any], known: dict[int, Interval], arrays: Sequence[Any] | None
+    jaxpr: Any, sources: Sequence[Any], known: dict[int, Interval], given: dict[int, Interval]
 ) -> list[Interval]:
     pairs = zip(sources, jaxpr.in_avals, strict=True)
-    return intervals(jaxpr, [_operand(source, aval, known, arrays) for source, aval in pairs])
+    return intervals(jaxpr, [_operand(source, aval, known, given) for source, aval in pairs])
+
+
+def _around(one: Interval, other: Interval) -> Interval:
+    """Return the interval that contains both, None where one is unknown."""
+    if one is None or other is None:
+        return None
+    return min(one[0], other[0]), max(one[1], other[1])
 
 
 def _integer_results(step: Any) -> Iterable[int]:
@@ -68,11 +94,11 @@ def _integer_results(step: Any) -> Iterable[int]:
             yield source.at
 
 
-def _operand(source: Any, aval: Any, known: dict[int, Interval], arrays: Any) -> Interval:
+def _operand(source: Any, aval: Any, known: dict[int, Interval], given: Any) -> Interval:
     if isinstance(source, Result):
         return known.get(source.at, _whole(aval))
-    if isinstance(source, Given) and arrays is not None:
-        return _of_value(arrays[source.at]) if _whole(aval) else None
+    if isinstance(source, Given):
+        return given.get(source.at, _whole(aval))
     return _of_value(source.value) if isinstance(source, Constant) else _whole(aval)
 
 

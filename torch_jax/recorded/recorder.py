@@ -477,6 +477,6 @@ def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State
     child = State(state, Step(entry, sources, body, op.name(), tracers.user_line()))
     if body.check is not None:
         check = bounds.Check(state, body.check, sources)
-        child.check = None if check.holds() else check
+        child.check = None if check.holds_for({}) else check
     state.after[key] = child
     return child
