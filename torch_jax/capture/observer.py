@@ -173,6 +173,8 @@ class Observer(Listener):
             self.refuse(f"a value is looked at while it runs ({tracers.user_line()})")
         sources = list(map(self.storages.source, arrays))
         self.graphs.append(Graph(state, list(numbers), sources, None))
+        for one in self.storages.met:
+            one.held = None
 
     def after(self, state: State, nodes: list[Node], program: Any) -> None:
         """Note the results and the program of a graph that has run."""
@@ -200,9 +202,10 @@ class Observer(Listener):
     def choose(self, flags: list[torch.Tensor], before: dict[int, Any]) -> None:
         """Have storages hold what they held ``before``, by their id, where a flag is false."""
         for memory in self.storages.all():
-            new = memory.array
-            old = before.get(id(memory), new)
-            if new is not old and old.shape == new.shape and old.dtype == new.dtype:
+            new, old = memory.array, before.get(id(memory))
+            if old is new or old is None:  # an array of before a graph that has run is gone
+                continue
+            if (old.shape, old.dtype) == (new.shape, new.dtype):
                 with pytorch.no_dispatch_modes():  # which would take them for tensors of before
                     kept = _where(flags, storage.wrap(new), storage.wrap(old))
                 storage.put_back((memory,), (new,), (storage.held_by(kept),))

@@ -43,9 +43,9 @@ class Met:
     def __init__(self, storage: Any, tensor: torch.Tensor, array: Any):
         self.storage, self.tensor = storage, tensor
         self.version, self.outline = version_of(tensor), outline(tensor)  # when it was met
-        # gives the array that the call found, which the recording holds until it runs: a strong
-        # reference would prevent donation
-        self.old = weakref.ref(array)
+        # gives the array that the call found, which is held until a graph runs, whether or not the
+        # graph reads it; then a strong reference would prevent donation
+        self.old, self.held = weakref.ref(array), array
 
 
 class Storages:
