@@ -199,6 +199,23 @@ def decaying(parameter):
     return optimizer
 
 
+class Counting(optim.SGD):
+    """An optimizer that keeps numbers of Python's in its state."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        (weight,) = self.param_groups[0]["params"]
+        state = self.state[weight]
+        state["step"] = state.get("step", 0) + 1
+        state["rate"] = state.get("rate", 1.0) * self.param_groups[0]["lr"]
+        weight.sub_(weight.grad, alpha=state["rate"] / state["step"])
+
+
+def counting(parameter):
+    return Counting([parameter], lr=0.5)
+
+
 def plain(parameter):
     return optim.SGD([parameter], lr=0.1)
 
@@ -214,8 +231,13 @@ def nothing(optimizer):
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize(
     "make, before, after",
-    [(decaying, nothing, nothing), (plain, decay, nothing), (plain, nothing, decay)],
-    ids=["in a step", "before a step", "after a step"],
+    [
+        (decaying, nothing, nothing),
+        (counting, nothing, nothing),
+        (plain, decay, nothing),
+        (plain, nothing, decay),
+    ],
+    ids=["in a step", "in a state", "before a step", "after a step"],
 )
 def test_numbers_that_python_sets_within_a_call(make, before, after, steps):
     def run(device, wrap):

@@ -46,7 +46,7 @@ class _Step:
 
     optimizer: Any
     groups: list[tuple[dict, dict]]  # each as it was, and with numbers of the tape
-    states: set[int]  # ids of the parameters whose state had been made
+    states: dict[int, dict]  # what had been made, as it was, by the id of the parameter
 
 
 class Optimizers:
@@ -88,7 +88,7 @@ class Optimizers:
         keep_steps_on_device(optimizer)
         self._stepped[id(optimizer)] = optimizer
         if any(optimizer is step.optimizer for step in self._running):
-            self._running.append(_Step(optimizer, [], set()))  # a step that calls its super's
+            self._running.append(_Step(optimizer, [], {}))  # a step that calls its super's
             return
         self.notice_set_numbers()
         groups = []
@@ -100,7 +100,7 @@ class Optimizers:
         original = getattr(optimizer, "_init_group", None)
         if original is not None:
             optimizer._init_group = functools.partial(init_group, optimizer, original)
-        states = {id(p) for p, state in optimizer.state.items() if state}
+        states = {id(p): dict(state) for p, state in optimizer.state.items() if state}
         self._running.append(_Step(optimizer, groups, states))
 
     def _lift(self, optimizer: Any, index: int, key: str, value: Any) -> Any:
@@ -139,15 +139,25 @@ class Optimizers:
             return
         optimizer.__dict__.pop("_init_group", None)
         for parameter, state in optimizer.state.items():
-            if id(parameter) not in step.states and any(map(self._is_computed, state.values())):
+            known = step.states.get(id(parameter))
+            if known is None and any(map(self._is_computed, state.values())):
                 self.observer.makes_state = True
+            for key, value in state.items():
+                if value is not (known or {}).get(key) and not isinstance(value, torch.Tensor):
+                    state[key] = plain(value) if isinstance(value, Number) else value
+                    self._sets(optimizer, key, is_of_first=known is None)
         for group, (before, lifted) in zip(optimizer.param_groups, step.groups, strict=True):
             for key in before.keys() | group.keys():
                 if group.get(key, MISSING) is lifted.get(key, MISSING):
                     group[key] = before[key]
-                else:  # which later calls would not do
+                else:
                     group[key] = plain(group[key])
-                    self.observer.refuse(f"a step of {type(optimizer).__name__} sets its {key!r}")
+                    self._sets(optimizer, key)
+
+    def _sets(self, optimizer: Any, key: str, is_of_first: bool = False) -> None:
+        """Refuse a step that sets a value of Python's, which later calls would not do."""
+        why = f"a step of {type(optimizer).__name__} sets its {key!r}"
+        self.observer.refuse(why, is_of_first)
 
     def _is_computed(self, value: Any) -> bool:
         """Return whether a value of a state is a tensor that the call has made of others."""
