@@ -36,6 +36,16 @@ def test_a_value_that_is_looked_at_is_an_error_with_the_line(function, advice):
         assert __file__ in str(caught.value) and advice in str(caught.value)
 
 
+@torch.jit.script
+def _decides(x):
+    return x if bool(x.sum() > 0) else -x
+
+
+def test_a_value_that_torchscript_looks_at_is_the_same_error():
+    with pytest.raises(DataDependentError, match="Drop pure=True"):
+        pure(lambda x: _decides(x))(ones())
+
+
 @pytest.mark.parametrize(
     "function", [lambda x: x[x > 0], lambda x: x.nonzero(), torch.unique, lambda x: str(x)]
 )

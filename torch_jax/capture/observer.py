@@ -7,6 +7,7 @@ which a later call finds it.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -78,6 +79,7 @@ class Observer(Listener):
         self.graphs: list[Graph] = []  # that were recorded and run
         # truth values of the graph, each with the error to raise where it is false
         self.checks: list[tuple[Any, str, type[Exception]]] = []
+        self.raised: RuntimeError | None = None  # by the latest operator that has failed
         self.went_back = False  # whether the function ran a backward pass
         self.is_over = False  # whether the function has returned
         self.refusal: Refusal | None = None  # why later calls cannot skip the Python
@@ -247,7 +249,11 @@ class _Mode(pytorch.OperatorMode):
         self.observer = observer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.observer.operator(func, args, kwargs or {})
+        try:
+            return self.observer.operator(func, args, kwargs or {})
+        except RuntimeError as error:
+            self.observer.raised = copy.copy(error)  # without the frames
+            raise
 
 
 def _brings_to_host(func: Callable, args: tuple, kwargs: dict, tensors: list) -> bool:

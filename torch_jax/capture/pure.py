@@ -201,7 +201,12 @@ def observe(
     with observed(observer):
         with observer.watching():
             args, kwargs = call.given
-            result = [function(*args, **kwargs)]
+            try:
+                result = [function(*args, **kwargs)]
+            except RuntimeError as error:
+                if observer.raised is None or "TorchScript interpreter" not in str(error):
+                    raise
+                raise observer.raised from error  # TorchScript loses the type, and often the words
         torch.clear_autocast_cache()
         observer.optimizers.notice_set_numbers()
         after, form = trees.flatten(call.given)
