@@ -114,10 +114,8 @@ def _likeness(mine: State, sibling: State) -> tuple[bool, bool]:
     return mine.step.name == other.step.name, mine.step.line == other.step.line
 
 
-def _call(state: State | None) -> str:
+def _call(state: Any) -> str:
     """Name an operator and the line of its call as ``train.py:41``, without folders."""
-    if state is None or state.step is None:  # the latter where Ctrl-C came before the operator
-        return "an operator"
     file, _, line = state.step.line.partition(", in ")[0].rpartition(":")
     place = f"{Path(file).name}:{line}" if file else state.step.line
     return f"{state.step.name.replace('::', '.')} at {place}"

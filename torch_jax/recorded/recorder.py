@@ -104,6 +104,8 @@ class Recording:
     def written_down(self) -> tuple[State, list[Node], list[Any], list[Any]]:
         """Return the graph so far: its state, the nodes of its results, its numbers and arrays."""
         log = list(self.log)  # another thread may be writing down what comes too late
+        while len(log) > 1 and log[-1][0].step is None:  # given to an operator that has not come
+            log.pop()
         return (
             log[-1][0],
             list(chain.from_iterable(nodes for _, nodes, _, _ in log)),
