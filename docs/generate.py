@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch_jax
 from torch_jax import config
+from torch_jax.compat import tables
 from torch_jax.observe.operators import RUNGS
 from torch_jax.observe.operators import operators as all_operators
 
@@ -131,11 +132,11 @@ def api() -> str:
         found.append(f"\n## `{folder}`\n" if folder else "\n## Modules\n")
         found += map(_public, names)
     found.append("\n## Names of other projects\n")
-    for path in sorted((PACKAGE / "compat").rglob("*.py")):
-        known_as = re.match(r"`((?:torch_xla|torchax)[.\w]*)`: ", _sentence(path))
-        if known_as:
-            module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-            found.append(_named(known_as[1], module.removesuffix(".__init__")))
+    known_as: dict[str, list[str]] = {}
+    for name, files in tables.MODULES.items():
+        for file in files:
+            known_as.setdefault(f"torch_jax.compat.{file}", []).append(name)
+    found += (_named("`, `".join(names), file) for file, names in known_as.items())
     return "".join(found)
 
 

@@ -20,7 +20,7 @@ ROOT = DOCS.parent
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)[^)]*\)")
 _FENCE = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(
-    r"^### `(?P<name>[.\w]+)`\n+(?:<!-- (?P<path>[.\w]+) -->)?.*?(?=^#|\Z)",
+    r"^### `(?P<name>[.\w`, ]+)`\n+(?:<!-- (?P<path>[.\w]+) -->)?.*?(?=^#|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -45,7 +45,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: object) -> str:
 
 
 def _directive(found: re.Match[str]) -> str:
-    name, path = found["name"], found["path"] or found["name"]
+    name = found["name"].replace("`", "")
+    path = found["path"] or name
     return f"::: {path}\n    options:\n      heading: {name}\n\n"
 
 

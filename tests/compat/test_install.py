@@ -36,7 +36,7 @@ def test_every_row_of_the_tables_holds(installed):
     for name, files in tables.MODULES.items():
         module = importlib.import_module(name)
         names: dict[str, Any] = {}
-        for file in files.split():
+        for file in files:
             names |= finder.public_names(importlib.import_module(f"torch_jax.compat.{file}"))
         for public, value in names.items():
             assert getattr(module, public) is value, (name, public)

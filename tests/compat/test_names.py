@@ -11,7 +11,7 @@ from torch_jax import config
 from torch_jax.compat import torch_xla
 from torch_jax.compat.xla import (
     collectives,
-    metrics,
+    debug,
     parallel_loader,
     runtime,
     utils,
@@ -73,18 +73,18 @@ def test_loaders_end_a_step_after_each_batch():
 
 
 def test_functions_files_and_counts(tmp_path):
-    metrics.clear_all()
+    debug.clear_all()
     double = torch_xla.compile(lambda x: x * 2, full_graph=True)
     assert double(torch.ones(2, device="jax")).tolist() == [2.0, 2.0]
     file = io.BytesIO()
     xla_model.save({"weight": torch.ones(2, device="jax")}, file)
     file.seek(0)
     assert torch.load(file)["weight"].device.type == "cpu"
-    assert " operators, 1 of them recorded" in metrics.metrics_report()
-    assert metrics.counter_value("operators") is not None
-    assert len(metrics.short_metrics_report().splitlines()) == 3
-    assert metrics.short_metrics_report(["operators", "none"]).startswith("operators: ")
-    assert len(metrics.short_metrics_report(["operators"], ["cpu_fallbacks"]).splitlines()) == 2
+    assert " operators, 1 of them recorded" in debug.metrics_report()
+    assert debug.counter_value("operators") is not None
+    assert len(debug.short_metrics_report().splitlines()) == 3
+    assert debug.short_metrics_report(["operators", "none"]).startswith("operators: ")
+    assert len(debug.short_metrics_report(["operators"], ["cpu_fallbacks"]).splitlines()) == 2
     assert utils.getenv_as("NO_SUCH_VARIABLE", int, 3) == 3
     tracker = xla_model.RateTracker()
     tracker.add(5)

@@ -19,15 +19,14 @@ from tests.support.compare import assert_same
 from torch_jax import config
 from torch_jax.compat import torchax
 from torch_jax.compat.ax import (
+    environment,
     export,
     flax,
     interop,
     jittable,
-    mappings,
     operators,
-    tensor,
     train,
-    util,
+    values,
 )
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.environment.environment import default_env
@@ -58,19 +57,19 @@ def on_jax(*shape: int) -> torch.Tensor:
 def test_tensors_are_plain_and_have_torchaxs_methods():
     env = torchax.enable_globally()
     x = on_jax(2, 2).requires_grad_()
-    assert type(x) is torch.Tensor and isinstance(x, tensor.Tensor)
-    assert not isinstance(torch.ones(1), tensor.Tensor) and torch.ones(1).device.type == "cpu"
+    assert type(x) is torch.Tensor and isinstance(x, environment.Tensor)
+    assert not isinstance(torch.ones(1), environment.Tensor) and torch.ones(1).device.type == "cpu"
     assert isinstance(x.jax(), jax.Array) and x.jax_device == jax.devices()[0]
     assert torch.ones(2).jax().device.type == "jax" and x.torch().device.type == "cpu"
     assert_same(x.apply_jax(jnp.sin), x.detach().cpu().sin())
     y = on_jax(2, 2)
     assert y.apply_jax_(jnp.transpose) is y and y.tolist() == on_jax(2, 2).T.tolist()
     assert env.to_xla({"a": torch.ones(2)})["a"].device.type == "jax"
-    assert env.t2j_copy([torch.arange(2)])[0].dtype == jnp.int32 == mappings.t2j_dtype(torch.int32)
+    assert env.t2j_copy([torch.arange(2)])[0].dtype == jnp.int32 == values.t2j_dtype(torch.int32)
     assert env.j2t_copy(jnp.ones(2)).device.type == "cpu"
     assert torch.ones(1, device="cuda").device.type == "jax"
     torchax.disable_globally()
-    assert tensor.Tensor(jnp.ones(2), env, requires_grad=True).requires_grad
+    assert environment.Tensor(jnp.ones(2), env, requires_grad=True).requires_grad
 
 
 def test_values_and_functions_change_sides():
@@ -399,9 +398,9 @@ def test_a_module_of_flax_takes_arrays():
 
 
 def test_lists_of_one_length_are_merged():
-    assert util.merge(*util.partition([1, "a", 2], lambda x: x == 1)) == [1, "a", 2]
+    assert values.merge(*values.partition([1, "a", 2], lambda x: x == 1)) == [1, "a", 2]
     with pytest.raises(AssertionError, match="lists of 2 and of 1 elements"):
-        util.merge([1, None], [1])
+        values.merge([1, None], [1])
 
 
 def test_a_module_still_moves():

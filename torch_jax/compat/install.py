@@ -51,7 +51,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if not (name in MODULES or name in _FOLDERS):
             raise ModuleNotFoundError(refusal(name), name=name)
         module.__getattr__ = lambda attribute: _missing(name, attribute)  # type: ignore[method-assign]
-        for file in MODULES.get(name, "").split():
+        for file in MODULES.get(name, ()):
             source = importlib.import_module(f"torch_jax.compat.{file}")
             vars(module).update(public_names(source))
 

@@ -6,40 +6,45 @@ replacement: no name of a bridge is missing without an explanation.
 
 from __future__ import annotations
 
-# Modules whose files have the last parts of their names.
-_SAME = """
-    torch_xla.amp torch_xla.backends torch_xla.core.functions torch_xla.core.xla_builder
-    torch_xla.debug.metrics torch_xla.debug.profiler torch_xla.distributed.fsdp
-    torch_xla.distributed.parallel_loader torch_xla.distributed.spmd
-    torch_xla.distributed.xla_backend torch_xla.distributed.xla_multiprocessing
-    torch_xla.experimental torch_xla.experimental.assume_pure torch_xla.experimental.custom_kernel
-    torch_xla.experimental.distributed_checkpoint torch_xla.runtime torch_xla.stablehlo
-    torch_xla.test.test_utils torch_xla.utils.checkpoint torch_xla.utils.serialization
-    torch_xla.utils.utils torchax.amp torchax.checkpoint torchax.export torchax.flax
-    torchax.mesh_util torchax.ops.mappings torchax.tensor torchax.train torchax.types torchax.util
-""".split()
-
-MODULES: dict[str, str] = {
-    **{name: f"{'ax' if 'torchax' in name else 'xla'}.{name.rpartition('.')[2]}" for name in _SAME},
-    "torch_xla": "torch_xla",
-    "torch_xla.amp.syncfree": "xla.amp",
-    "torch_xla.core.xla_model": "xla.collectives xla.xla_model",
-    "torch_xla.distributed.fsdp.wrap": "xla.wrapping",
-    "torch_xla.distributed.spmd.debugging": "xla.spmd",
-    "torch_xla.distributed.spmd.xla_sharding": "xla.spmd",
-    "torch_xla.experimental.eager": "xla.experimental",
-    "torch_xla.experimental.scan": "xla.loops",
-    "torch_xla.experimental.scan_layers": "xla.loops",
-    "torch_xla.experimental.spmd_fully_sharded_data_parallel": "xla.spmd_fsdp",
-    "torch_xla.experimental.xla_sharding": "xla.spmd",
-    "torchax": "torchax",
-    "torchax.config": "ax.configuration",
-    "torchax.interop": "ax.jittable ax.interop",
-    "torchax.ops.jaten": "ax.operators",
-    "torchax.ops.jlibrary": "ax.operators",
-    "torchax.ops.jtorch": "ax.operators",
-    "torchax.ops.ops_registry": "ax.operators",
+# The modules of a bridge that have the public names of a file of this folder.
+_XLA = {
+    "collectives": "core.xla_model",
+    "debug": "debug.metrics debug.profiler",
+    "experimental": "experimental experimental.eager",
+    "fsdp": "distributed.fsdp",
+    "functions": "core.functions",
+    "parallel_loader": "distributed.parallel_loader",
+    "precision": "amp amp.syncfree backends",
+    "programs": "core.xla_builder experimental.assume_pure experimental.custom_kernel "
+    "experimental.scan experimental.scan_layers",
+    "runtime": "runtime",
+    "spmd": "distributed.spmd distributed.spmd.debugging distributed.spmd.xla_sharding "
+    "experimental.xla_sharding",
+    "spmd_fsdp": "experimental.spmd_fully_sharded_data_parallel",
+    "stablehlo": "stablehlo",
+    "test_utils": "test.test_utils",
+    "utils": "experimental.distributed_checkpoint utils.checkpoint utils.serialization utils.utils",
+    "world": "distributed.xla_backend distributed.xla_multiprocessing",
+    "wrapping": "distributed.fsdp.wrap",
+    "xla_model": "core.xla_model",
 }
+_AX = {
+    "checkpoint": "checkpoint",
+    "environment": "amp config tensor",
+    "export": "export",
+    "flax": "flax",
+    "interop": "interop",
+    "jittable": "interop",
+    "mesh_util": "mesh_util",
+    "operators": "ops.jaten ops.jlibrary ops.jtorch ops.ops_registry",
+    "train": "train",
+    "values": "ops.mappings types util",
+}
+MODULES = {"torch_xla": ["torch_xla"], "torchax": ["torchax"]}
+for _bridge, _folder, _files in ("torch_xla", "xla", _XLA), ("torchax", "ax", _AX):
+    for _file, _modules in _files.items():
+        for _module in _modules.split():
+            MODULES.setdefault(f"{_bridge}.{_module}", []).append(f"{_folder}.{_file}")
 
 _LOWEST = "operators are written in JAX (torch_jax.call_jax, torch_jax.register_op)"
 _ATTENTION = "F.scaled_dot_product_attention and flex_attention are there (docs/attention.md)"

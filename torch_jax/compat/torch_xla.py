@@ -11,8 +11,7 @@ import torch
 
 from torch_jax._version import __version__ as __version__
 from torch_jax.capture import jit
-from torch_jax.compat.xla import world, xla_model, xla_multiprocessing
-from torch_jax.compat.xla import xla_backend as xla_backend  # which registers the backend
+from torch_jax.compat.xla import world, xla_model
 from torch_jax.recorded import lazy
 
 device = xla_model.xla_device
@@ -69,4 +68,4 @@ def launch(
     if "WORLD_SIZE" in os.environ:
         return fn(world.local_rank(), *args)
     nprocs = 1 if debug_single_process else None
-    return xla_multiprocessing.spawn(fn, args, nprocs, start_method=start_method)
+    return world.spawn(fn, args, nprocs, start_method=start_method)

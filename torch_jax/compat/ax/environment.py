@@ -6,6 +6,7 @@ Tensors of device ``jax`` need none: they compute on any thread, inside of a blo
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import threading
 from collections.abc import Iterator
@@ -17,15 +18,37 @@ import torch
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
 from torch_jax.compat.ax import draws
-from torch_jax.compat.ax.configuration import Configuration
 from torch_jax.core import trees
+from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
 from torch_jax.environment import environment as own
 from torch_jax.graphs.interpreter import prepare
 from torch_jax.interop import crossing
 from torch_jax.memory import border, transfer
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory.storage import is_jax, is_jax_tensor
 
 _UNSET: Any = object()
+
+
+@dataclasses.dataclass
+class Configuration:
+    """Settings by torchax's names, of which only ``treat_cuda_as_jax_device`` has an effect.
+
+    The others ask for behaviour that is always on here: dtypes are PyTorch's, views are views,
+    CPU scalars mix with tensors of the device. ``torch_jax.trace_ops`` shows operators as they run.
+    """
+
+    debug_print_each_op: bool = False
+    debug_accuracy_for_each_op: bool = False
+    debug_mixed_tensor: bool = False
+    debug_print_each_op_operands: bool = False
+    use_int32_for_index: bool = False
+    allow_mixed_math_with_scalar_tensor: bool = True
+    force_materialize_views: bool = False
+    use_dlpack_for_data_conversion: bool = False
+    treat_cuda_as_jax_device: bool = True
+    internal_respect_torch_return_dtypes: bool = False
+    use_tpu_flash_attention: bool = False
+    shmap_flash_attention: bool = False
 
 
 class _Properties(threading.local):
@@ -186,6 +209,13 @@ def default_env() -> Environment:
     return Environment()
 
 
+def autocast(
+    device: Any = None, dtype: torch.dtype = torch.bfloat16, env: Any = None
+) -> contextlib.AbstractContextManager[Any]:
+    """Return a block of ``torch.autocast`` for the device."""
+    return torch.autocast(pytorch.DEVICE_TYPE, dtype=dtype)
+
+
 # --- single values --------------------------------------------------------------------------------
 
 
@@ -206,6 +236,24 @@ def tensor_of(value: Any) -> Any:
     if not isinstance(value, jax.Array) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         return value
     return border.tensor_of(value)
+
+
+class _OfTheDevice(type):
+    """``isinstance`` holds for tensors of the device, which have no class of their own."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return is_jax_tensor(instance)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, torch.Tensor)
+
+
+class Tensor(metaclass=_OfTheDevice):
+    """A plain ``torch.Tensor`` on device ``jax``: ``Tensor(array, env)`` makes one of an array."""
+
+    def __new__(cls, elem: Any, env: Any = None, requires_grad: bool = False) -> Any:
+        """Return a tensor with the memory of an array."""
+        return crossing.tensor(elem) if requires_grad else tensor_of(elem)
 
 
 def _known(key: Any) -> Any:

@@ -14,12 +14,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from torch_jax._private import pytorch
-from torch_jax.compat.xla import world, wrapping, xla_backend
-from torch_jax.compat.xla.spmd_fsdp import Wrapper
+from torch_jax.compat.xla import world, wrapping
 from torch_jax.compat.xla.xla_model import xla_device
 
 
-class XlaFullyShardedDataParallel(Wrapper):
+class XlaFullyShardedDataParallel(wrapping.Wrapper):
     """A module whose parameters lie in parts over the processes (``fully_shard``).
 
     PyTorch/XLA's further options, about XLA's layout of collectives, are ignored; they do not
@@ -76,7 +75,7 @@ class XlaFullyShardedDataParallel(Wrapper):
 def _mesh() -> Any:
     """Return a mesh of all processes in a row."""
     if not dist.is_initialized():
-        dist.init_process_group(xla_backend.NAME, init_method="xla://")
+        dist.init_process_group(world.BACKEND, init_method="xla://")
     return init_device_mesh(pytorch.DEVICE_TYPE, (world.size(),))
 
 

@@ -12,35 +12,7 @@ from torch_jax.compat.xla import spmd, wrapping
 from torch_jax.distributed import rules
 
 
-class Wrapper(nn.Module):
-    """A module around another, whose attributes it has."""
-
-    def __init__(self, module: nn.Module):
-        super().__init__()
-        self._orig_module = module
-
-    @property
-    def module(self) -> nn.Module:
-        """Return the module inside."""
-        return self._orig_module
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the module's result."""
-        return self.module(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of this module, or of the one inside."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self.module, name)
-
-    def __getitem__(self, key: Any) -> Any:
-        """Return a part of a sequence of modules."""
-        return self.module[key]  # type: ignore[index]
-
-
-class SpmdFullyShardedDataParallel(Wrapper):
+class SpmdFullyShardedDataParallel(wrapping.Wrapper):
     """A module whose parameters lie in parts over the axis ``fsdp`` of a mesh, and its results.
 
     ``torch_jax.shard(module, mesh, spec)`` does this for a module without a wrapper.

@@ -1,10 +1,28 @@
-"""``torch_xla.utils.utils``: data for examples, and variables of the environment."""
+"""``torch_xla.utils``, and planners of checkpoints: mostly PyTorch's own functions.
+
+``torch.distributed.checkpoint`` takes tensors over devices in parts (docs/training-at-size.md).
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
+
+import torch
+from torch.distributed.checkpoint import DefaultLoadPlanner as SPMDLoadPlanner  # noqa: F401
+from torch.distributed.checkpoint import DefaultSavePlanner as SPMDSavePlanner  # noqa: F401
+from torch.utils.checkpoint import checkpoint as _checkpoint
+
+from torch_jax.compat.xla.xla_model import save as save
+
+checkpoint = functools.partial(_checkpoint, use_reentrant=True)
+
+
+def load(path: Any) -> Any:
+    """Return the contents of a file of :func:`save`, with tensors on the CPU."""
+    return torch.load(path, map_location="cpu", weights_only=False)
 
 
 def SampleGenerator(data: Any, sample_count: int) -> list[Any]:

@@ -1,24 +1,56 @@
-"""The processes of a program of PyTorch/XLA: their numbers, and how they meet.
+"""The processes of a program of PyTorch/XLA: how they start, their numbers, and how they meet.
 
 PyTorch/XLA's own collectives need no ``torch.distributed.init_process_group``, and a program may
 call that later. So this file makes a group of their own, when the device is first named.
 ``defval``, PyTorch/XLA's number for programs without a device, has no effect.
+
+The import of this file names the backend ``"xla"``: ``torch.distributed.init_process_group("xla",
+init_method="xla://")`` is a group on device jax.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
 from torch_jax import config
+from torch_jax._private import pytorch
 from torch_jax.core import waking
 from torch_jax.distributed import joining, process_group
+from torch_jax.distributed import spawn as processes
 
+BACKEND = "xla"
 _TIMEOUT = timedelta(minutes=30)
+_COUNTS = ("CPU_NUM_DEVICES", "GPU_NUM_DEVICES")
+
+
+def spawn(
+    fn: Callable[..., Any],
+    args: tuple = (),
+    nprocs: int | None = None,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> Any:
+    """Run ``fn(index, *args)`` in new processes, or in this one if there is one only.
+
+    Args:
+      fn: called with the number of its process, and ``args``.
+      args: further arguments, which are pickled.
+      nprocs: how many; by default ``CPU_NUM_DEVICES`` or ``GPU_NUM_DEVICES``, else one.
+      join: wait for all of them.
+      daemon: whether they end with this process.
+      start_method: ``"spawn"``, which is also taken for ``"fork"``: threads of JAX survive no fork.
+    """
+    count = nprocs or next((int(os.environ[n]) for n in _COUNTS if n in os.environ), 1)
+    if count == 1:
+        return fn(0, *args)
+    return processes.spawn(fn, count, args, join=join, daemon=daemon)
 
 
 def size(defval: int = 1) -> int:
@@ -76,3 +108,16 @@ def begin() -> None:
         waking.wake()
     if "TORCH_JAX_MODE" not in os.environ:
         config.set("mode", "lazy")
+
+
+def _rendezvous(url: str, **_options: Any) -> Iterator[tuple[Any, int, int]]:
+    """Meet the processes of ``xla://``, at the store of PyTorch/XLA's own collectives."""
+    yield dist.PrefixStore("xla://", store()), rank(), size()
+
+
+_own = dist.Backend.default_device_backend_map[pytorch.DEVICE_TYPE]
+dist.Backend.register_backend(
+    BACKEND, process_group.create, extended_api=True, devices=[pytorch.DEVICE_TYPE]
+)
+dist.Backend.default_device_backend_map[pytorch.DEVICE_TYPE] = _own
+dist.register_rendezvous_handler(BACKEND, _rendezvous)

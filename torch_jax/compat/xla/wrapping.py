@@ -10,6 +10,34 @@ from torch import nn
 from torch.distributed.fsdp import wrap
 
 
+class Wrapper(nn.Module):
+    """A module around another, whose attributes it has."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self._orig_module = module
+
+    @property
+    def module(self) -> nn.Module:
+        """Return the module inside."""
+        return self._orig_module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the module's result."""
+        return self.module(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of this module, or of the one inside."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a part of a sequence of modules."""
+        return self.module[key]  # type: ignore[index]
+
+
 def _of_pytorch(policy: Callable[..., bool]) -> Callable[..., bool]:
     """Return a policy of PyTorch's whose third argument has PyTorch/XLA's name."""
 

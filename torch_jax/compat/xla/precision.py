@@ -1,4 +1,4 @@
-"""``torch_xla.amp``: autocast, scaling of gradients, ``syncfree`` optimizers: PyTorch's own."""
+"""``torch_xla.amp`` and ``torch_xla.backends``: autocast, scaled gradients, precise products."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from torch.optim import SGD as SGD
 from torch.optim import Adam as Adam
 from torch.optim import AdamW as AdamW
 
+from torch_jax import config
 from torch_jax._private import pytorch
+
+_OWN = {"default": "medium", "high": "high", "highest": "highest"}
 
 
 class autocast(torch.autocast):
@@ -30,3 +33,16 @@ class GradScaler(torch.amp.GradScaler):
 
     def __init__(self, *args: Any, use_zero_grad: bool = False, **kwargs: Any):
         super().__init__(pytorch.DEVICE_TYPE, *args, **kwargs)
+
+
+def set_mat_mul_precision(precision: str) -> None:
+    """Set the precision to ``"default"``, ``"high"`` or ``"highest"``."""
+    if precision not in _OWN:
+        raise ValueError(f"precision is one of {sorted(_OWN)}, not {precision!r}")
+    config.set("matmul_precision", _OWN[precision])
+
+
+def get_mat_mul_precision() -> str:
+    """Return the precision; ``"default"`` where PyTorch's switches decide."""
+    found = config.get("matmul_precision")
+    return next((name for name, value in _OWN.items() if value == found), "default")

@@ -1,7 +1,0 @@
-"""``torch_xla.utils.checkpoint``: PyTorch's own."""
-
-import functools
-
-from torch.utils import checkpoint as own
-
-checkpoint = functools.partial(own.checkpoint, use_reentrant=True)
