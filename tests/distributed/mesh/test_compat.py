@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import pytest
@@ -59,3 +60,12 @@ def test_fsdp_of_pytorch_xla_trains_as_one_device():
     expected = train(reference, adamw(reference), lambda tensor: tensor)
     assert all(abs(a - b) < 2e-4 for a, b in zip(found, expected, strict=True)), (found, expected)
     assert spec(net.up.weight) == ("fsdp",)
+
+
+def test_fsdp_takes_modules_of_the_cpu_with_their_buffers():
+    mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
+    reference = nn.BatchNorm1d(8)
+    wrapped = spmd_fsdp.SpmdFullyShardedDataParallel(copy.deepcopy(reference), mesh=mesh)
+    x = torch.arange(64.0).view(8, 8)
+    same(wrapped(x.to("jax")), reference(x))
+    same(wrapped.running_mean, reference.running_mean)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -25,7 +26,7 @@ def exported_program_to_jax(exported_program: Any, export_raw: bool = False) -> 
     run: Any
     if symbolic.has_symbols(exported_program):
         run = symbolic.SymbolicProgram(exported_program)
-        call = _of_any_size(run)
+        call = functools.partial(_call_of_any_size, run)
     else:
         run = JaxInterpreter(exported_program)
         call = run.call
@@ -41,13 +42,10 @@ def exported_program_to_jax(exported_program: Any, export_raw: bool = False) -> 
     return default_env().t2j_copy(list(run.state.values())), function
 
 
-def _of_any_size(run: symbolic.SymbolicProgram) -> Any:
-    def call(state: Any, *args: Any) -> Any:
-        with x64():
-            results = run(state, args, {})
-        return pytree.tree_map_only(torch.Tensor, operator.attrgetter("array"), results)
-
-    return call
+def _call_of_any_size(run: symbolic.SymbolicProgram, state: Any, *args: Any) -> Any:
+    with x64():
+        results = run(state, args, {})
+    return pytree.tree_map_only(torch.Tensor, operator.attrgetter("array"), results)
 
 
 def exported_program_to_stablehlo(exported_program: Any) -> tuple[Any, Any]:

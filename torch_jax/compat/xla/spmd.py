@@ -190,10 +190,10 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Spec) -> torch.Te
 
 
 def _lay(t: torch.Tensor, mesh: jax.sharding.Mesh, spec: Spec) -> None:
-    if isinstance(t, nn.Parameter) or not storage.is_jax(t):
+    if isinstance(t, nn.Parameter):
         own.shard(t, mesh, spec)
     else:
-        t.data = own.with_sharding_constraint(t.detach(), spec, mesh)
+        t.data = own.shard(t.detach(), mesh, spec)
 
 
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:

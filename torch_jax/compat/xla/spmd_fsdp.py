@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch_jax.compat.ax.mesh_util import SingleAxisSharder
 from torch_jax.compat.xla import spmd, wrapping
 from torch_jax.distributed import rules
 
@@ -49,28 +50,24 @@ class SpmdFullyShardedDataParallel(wrapping.Wrapper):
         if axes - set(mesh.axis_names or ()):
             raise ValueError(f"The mesh must have axes named {sorted(axes)}")
         if auto_wrap_policy is not None:
-            options = {
-                "mesh": mesh,
-                "shard_output": shard_output,
-                "extra_data_axis": extra_data_axis,
-            }
-            wrapper = auto_wrapper_callable or SpmdFullyShardedDataParallel
             wrapping.recursive_wrap(
-                module, auto_wrap_policy, wrapper, only_wrap_children=True, **options
+                module,
+                auto_wrap_policy,
+                auto_wrapper_callable or SpmdFullyShardedDataParallel,
+                only_wrap_children=True,
+                mesh=mesh,
+                shard_output=shard_output,
+                extra_data_axis=extra_data_axis,
             )
         super().__init__(module)
         self._mesh, self._data = mesh, extra_data_axis
         self._shard_output = shard_output or self._mark_output
-        for _, tensor in rules.tensors_of(module):
+        splits = SingleAxisSharder("fsdp", mesh.shape()["fsdp"], replicate_unshardable=True)
+        for name, tensor in rules.tensors_of(module):
+            whole = (None,) * tensor.dim()  # as buffers stay
+            spec = tuple(splits(name, tensor)) if isinstance(tensor, nn.Parameter) else whole
             if not spmd.is_sharded(tensor):
-                spmd.mark_sharding(tensor, mesh, self._spec(tensor))
-
-    def _spec(self, tensor: torch.Tensor) -> tuple[Any, ...]:
-        """Split the first dimension of a parameter that the axis divides; keep buffers whole."""
-        count = self._mesh.shape()["fsdp"]
-        fits = [at for at, length in enumerate(tensor.shape) if length % count == 0]
-        split = fits[0] if fits and isinstance(tensor, nn.Parameter) else None
-        return tuple("fsdp" if at == split else None for at in range(tensor.dim()))
+                spmd.mark_sharding(tensor, mesh, spec)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's result, marked."""
