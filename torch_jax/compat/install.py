@@ -19,13 +19,6 @@ from typing import Any
 from torch_jax.compat.tables import MODULES, NOT_CARRIED
 from torch_jax.environment import redirects, regions
 
-# Modules that hold others.
-_FOLDERS = {
-    ".".join(parts[:end])
-    for parts in (name.split(".") for name in MODULES)
-    for end in range(1, len(parts))
-}
-
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds a module of a bridge by its name, and returns that of this folder.
@@ -42,16 +35,16 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname.partition(".")[0] not in self.packages:
             return None
-        if not (fullname in MODULES or fullname in _FOLDERS or refusal(fullname)):
+        if not (fullname in MODULES or refusal(fullname)):
             return None
-        return importlib.util.spec_from_loader(fullname, self, is_package=fullname in _FOLDERS)
+        return importlib.util.spec_from_loader(fullname, self, is_package=True)
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
-        if not (name in MODULES or name in _FOLDERS):
+        if name not in MODULES:
             raise ModuleNotFoundError(refusal(name), name=name)
         module.__getattr__ = lambda attribute: _missing(name, attribute)  # type: ignore[method-assign]
-        for file in MODULES.get(name, ()):
+        for file in MODULES[name]:
             source = importlib.import_module(f"torch_jax.compat.{file}")
             vars(module).update(public_names(source))
 
@@ -69,7 +62,7 @@ def public_names(module: ModuleType) -> dict[str, Any]:
 def _missing(module: str, attribute: str) -> Any:
     """Return a submodule for a name that a module does not hold, or raise."""
     name = f"{module}.{attribute}"
-    if name in MODULES or name in _FOLDERS:
+    if name in MODULES:
         return importlib.import_module(name)
     raise AttributeError(refusal(name) or f"module {module!r} has no attribute {attribute!r}")
 

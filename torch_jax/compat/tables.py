@@ -11,7 +11,7 @@ _XLA = {
     "collectives": "core.xla_model",
     "debug": "debug.metrics debug.profiler",
     "experimental": "experimental experimental.eager",
-    "fsdp": "distributed.fsdp",
+    "fsdp": "distributed.fsdp distributed.fsdp.wrap experimental.spmd_fully_sharded_data_parallel",
     "functions": "core.functions",
     "parallel_loader": "distributed.parallel_loader",
     "precision": "amp amp.syncfree backends",
@@ -20,19 +20,16 @@ _XLA = {
     "runtime": "runtime",
     "spmd": "distributed.spmd distributed.spmd.debugging distributed.spmd.xla_sharding "
     "experimental.xla_sharding",
-    "spmd_fsdp": "experimental.spmd_fully_sharded_data_parallel",
     "stablehlo": "stablehlo",
-    "test_utils": "test.test_utils",
-    "utils": "experimental.distributed_checkpoint utils.checkpoint utils.serialization utils.utils",
+    "utils": "experimental.distributed_checkpoint test.test_utils utils.checkpoint "
+    "utils.serialization utils.utils",
     "world": "distributed.xla_backend distributed.xla_multiprocessing",
-    "wrapping": "distributed.fsdp.wrap",
     "xla_model": "core.xla_model",
 }
 _AX = {
-    "checkpoint": "checkpoint",
     "environment": "amp config tensor",
     "export": "export",
-    "flax": "flax",
+    "flax": "checkpoint flax",
     "interop": "interop",
     "jittable": "interop",
     "mesh_util": "mesh_util",
@@ -45,6 +42,7 @@ for _bridge, _folder, _files in ("torch_xla", "xla", _XLA), ("torchax", "ax", _A
     for _file, _modules in _files.items():
         for _module in _modules.split():
             MODULES.setdefault(f"{_bridge}.{_module}", []).append(f"{_folder}.{_file}")
+            MODULES.setdefault(f"{_bridge}.{_module}".rpartition(".")[0], [])  # which holds others
 
 _LOWEST = "operators are written in JAX (torch_jax.call_jax, torch_jax.register_op)"
 _ATTENTION = "F.scaled_dot_product_attention and flex_attention are there (docs/attention.md)"

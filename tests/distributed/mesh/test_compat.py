@@ -12,7 +12,7 @@ from torch import nn
 
 import torch_jax
 from tests.distributed.mesh.on_mesh import Net, adamw, batches, same, says, spec, train
-from torch_jax.compat.xla import parallel_loader, spmd, spmd_fsdp, wrapping
+from torch_jax.compat.xla import fsdp, parallel_loader, spmd
 
 
 def test_marks_of_pytorch_xla_lay_tensors_out():
@@ -36,13 +36,11 @@ def test_marks_of_pytorch_xla_lay_tensors_out():
 @pytest.mark.slow
 def test_fsdp_of_pytorch_xla_trains_as_one_device():
     mesh = spmd.Mesh(range(8), (8, 1), ("fsdp", "model"))
-    policy = functools.partial(
-        wrapping.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear}
-    )
+    policy = functools.partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear})
     torch.manual_seed(0)
     net, reference = Net("jax"), Net()
     reference.load_state_dict({name: value.cpu() for name, value in net.state_dict().items()})
-    wrapped = spmd_fsdp.SpmdFullyShardedDataParallel(net, mesh=mesh, auto_wrap_policy=policy)
+    wrapped = fsdp.SpmdFullyShardedDataParallel(net, mesh=mesh, auto_wrap_policy=policy)
     assert spec(net.up.weight) == ("fsdp",) and type(net.up) is type(wrapped)
     optimizer = adamw(wrapped)
 
@@ -65,7 +63,7 @@ def test_fsdp_of_pytorch_xla_trains_as_one_device():
 def test_fsdp_takes_modules_of_the_cpu_with_their_buffers():
     mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
     reference = nn.BatchNorm1d(8)
-    wrapped = spmd_fsdp.SpmdFullyShardedDataParallel(copy.deepcopy(reference), mesh=mesh)
+    wrapped = fsdp.SpmdFullyShardedDataParallel(copy.deepcopy(reference), mesh=mesh)
     x = torch.arange(64.0).view(8, 8)
     same(wrapped(x.to("jax")), reference(x))
     same(wrapped.running_mean, reference.running_mean)

@@ -1,4 +1,7 @@
-"""``torch_xla.distributed.fsdp``: a device for each process, by PyTorch's FSDP2."""
+"""Modules whose parameters lie in parts, over processes or over one axis of a mesh (FSDP).
+
+The parts of a module that are units of their own are chosen by a policy.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,95 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, wrap
 from torch.utils.checkpoint import checkpoint
 
 from torch_jax._private import pytorch
-from torch_jax.compat.xla import world, wrapping
+from torch_jax.compat.ax.mesh_util import SingleAxisSharder
+from torch_jax.compat.xla import spmd, world
 from torch_jax.compat.xla.xla_model import xla_device
+from torch_jax.distributed import rules
+
+# --- parts of modules -----------------------------------------------------------------------------
 
 
-class XlaFullyShardedDataParallel(wrapping.Wrapper):
+def _of_pytorch(policy: Callable[..., bool]) -> Callable[..., bool]:
+    """Return a policy of PyTorch's whose third argument has PyTorch/XLA's name."""
+
+    def call(module: nn.Module, recurse: bool, unwrapped_params: int, *args: Any, **kwargs: Any):
+        return policy(module, recurse, unwrapped_params, *args, **kwargs)
+
+    return functools.update_wrapper(call, policy)
+
+
+always_wrap_policy = wrap.always_wrap_policy
+lambda_auto_wrap_policy = _of_pytorch(wrap.lambda_auto_wrap_policy)
+transformer_auto_wrap_policy = _of_pytorch(wrap.transformer_auto_wrap_policy)
+size_based_auto_wrap_policy = _of_pytorch(wrap.size_based_auto_wrap_policy)
+
+
+def recursive_wrap(
+    module: nn.Module,
+    auto_wrap_policy: Callable[..., bool],
+    wrapper_cls: Callable[..., nn.Module],
+    ignored_modules: Any = (),
+    ignored_params: Any = (),
+    only_wrap_children: bool = False,
+    **kwargs: Any,
+) -> tuple[nn.Module, int]:
+    """Wrap the parts that a policy chooses; return the module and the wrapped parameters' count."""
+    ignored = {id(parameter) for parameter in ignored_params}
+    count = sum(p.numel() for p in module.parameters() if id(p) not in ignored)
+    if not auto_wrap_policy(module=module, recurse=True, unwrapped_params=count):
+        return module, 0
+    wrapped = 0
+    for name, child in list(module.named_children()):
+        if child not in ignored_modules:
+            part, inside = recursive_wrap(
+                child, auto_wrap_policy, wrapper_cls, ignored_modules, ignored_params, **kwargs
+            )
+            setattr(module, name, part)
+            wrapped += inside
+    rest = count - wrapped
+    if only_wrap_children or not auto_wrap_policy(
+        module=module, recurse=False, unwrapped_params=rest
+    ):
+        return module, wrapped
+    return wrapper_cls(module, **kwargs), count
+
+
+class Wrapper(nn.Module):
+    """A module around another, whose attributes it has."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self._orig_module = module
+
+    @property
+    def module(self) -> nn.Module:
+        """Return the module inside."""
+        return self._orig_module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the module's result."""
+        return self.module(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of this module, or of the one inside."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a part of a sequence of modules."""
+        return self.module[key]  # type: ignore[index]
+
+
+# --- over processes -------------------------------------------------------------------------------
+
+
+class XlaFullyShardedDataParallel(Wrapper):
     """A module whose parameters lie in parts over the processes (``fully_shard``).
 
     PyTorch/XLA's further options, about XLA's layout of collectives, are ignored; they do not
@@ -54,7 +137,7 @@ class XlaFullyShardedDataParallel(wrapping.Wrapper):
         }
         if auto_wrap_policy is not None:
             wrapper = auto_wrapper_callable or XlaFullyShardedDataParallel
-            wrapping.recursive_wrap(
+            recursive_wrap(
                 module, auto_wrap_policy, wrapper, only_wrap_children=True, **options, **kwargs
             )
         super().__init__(module)
@@ -83,3 +166,80 @@ def checkpoint_module(module: nn.Module) -> nn.Module:
     """Let a module be computed again in the backward pass."""
     module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
     return module
+
+
+# --- over a mesh ----------------------------------------------------------------------------------
+
+
+class SpmdFullyShardedDataParallel(Wrapper):
+    """A module whose parameters lie in parts over the axis ``fsdp`` of a mesh, and its results.
+
+    ``torch_jax.shard(module, mesh, spec)`` does this for a module without a wrapper.
+
+    Args:
+      module: parameters that were marked before keep their layout.
+      mesh: with an axis named ``fsdp``; the global mesh where none is given.
+      shard_output: called with the module's result, and the mesh; marks the first dimension of a
+        tensor, or of the first one of a tuple, by default.
+      auto_wrap_policy: chooses parts that are wrapped like the module.
+      auto_wrapper_callable: wraps them, in place of this class.
+      extra_data_axis: an axis over which results are split, too.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        mesh: spmd.Mesh | None = None,
+        shard_output: Callable[[Any, spmd.Mesh], Any] | None = None,
+        auto_wrap_policy: Callable[..., bool] | None = None,
+        auto_wrapper_callable: Callable[..., nn.Module] | None = None,
+        extra_data_axis: str | None = None,
+        **kwargs: Any,
+    ):
+        if isinstance(module, SpmdFullyShardedDataParallel):
+            raise RuntimeError(
+                "Cannot wrap a module that is already wrapped with FSDP: wrap its parts first"
+            )
+        mesh = mesh or spmd.get_global_mesh()
+        if mesh is None:
+            raise ValueError("No mesh found: set_global_mesh, or give mesh=")
+        axes = {axis for axis in ("fsdp", extra_data_axis) if axis}
+        if axes - set(mesh.axis_names or ()):
+            raise ValueError(f"The mesh must have axes named {sorted(axes)}")
+        if auto_wrap_policy is not None:
+            recursive_wrap(
+                module,
+                auto_wrap_policy,
+                auto_wrapper_callable or SpmdFullyShardedDataParallel,
+                only_wrap_children=True,
+                mesh=mesh,
+                shard_output=shard_output,
+                extra_data_axis=extra_data_axis,
+            )
+        super().__init__(module)
+        self._mesh, self._data = mesh, extra_data_axis
+        self._shard_output = shard_output or self._mark_output
+        splits = SingleAxisSharder("fsdp", mesh.shape()["fsdp"], replicate_unshardable=True)
+        for name, tensor in rules.tensors_of(module):
+            whole = (None,) * tensor.dim()  # as buffers stay
+            spec = tuple(splits(name, tensor)) if isinstance(tensor, nn.Parameter) else whole
+            if not spmd.is_sharded(tensor):
+                spmd.mark_sharding(tensor, mesh, spec)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the module's result, marked."""
+        output = self.module(*args, **kwargs)
+        self._shard_output(output, self._mesh)
+        return output
+
+    def _mark_output(self, output: Any, mesh: spmd.Mesh) -> None:
+        first = output[0] if isinstance(output, tuple) else output
+        if not isinstance(first, torch.Tensor):
+            raise RuntimeError(
+                f"The output type is not supported: {type(output)}. Please provide your own "
+                "shard_output callable."
+            )
+        if first.dim():
+            axes = (self._data, "fsdp") if self._data else "fsdp"
+            spmd.mark_sharding(first, mesh, (axes, *[None] * (first.dim() - 1)))

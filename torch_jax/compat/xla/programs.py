@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils import _pytree
 
 from torch_jax.capture import jit
-from torch_jax.compat.xla.wrapping import Wrapper
+from torch_jax.compat.xla.fsdp import Wrapper
 from torch_jax.dispatch.call_jax import form_of
 from torch_jax.interop import from_jax
 from torch_jax.interop import scan_layers as own
