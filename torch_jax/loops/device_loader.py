@@ -188,8 +188,6 @@ def _moved(value: Any, move: Move, known: dict[int, Any]) -> Any:
         return known[id(value)]
     if isinstance(value, str | bytes | type):
         return value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_moved(one, move, known) for one in value))
     if isinstance(value, list | tuple | deque | Mapping):
         pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
         return _rebuilt(value, {key: _moved(one, move, known) for key, one in pairs})
@@ -206,7 +204,7 @@ def _rebuilt(value: Any, items: dict[Any, Any]) -> Any:
     if not changed and not isinstance(value, Mapping):
         return value
     if isinstance(value, tuple):
-        return type(value)(items.values())
+        return getattr(type(value), "_make", type(value))(items.values())  # of a named tuple
     other = copy.copy(value)  # type and attributes stay: a default factory, a tokenizer's encodings
     for key, item in changed.items():
         other[key] = item

@@ -6,7 +6,7 @@ A step of an optimizer is often too small to change a parameter in bfloat16. So 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,14 +41,11 @@ class MasterWeights(Optimizer):
         # lists that are modules: a trace sees their ``zero_grad``
         self.given, self._moved = torch.nn.ParameterList(), torch.nn.ParameterList()
         for group in optimizer.param_groups:
-            group["params"] = self._masters_of(group["params"])
+            group["params"] = [*map(self._master_of, group["params"])]
         for parameter, master in self.masters.items():
             if parameter in optimizer.state:
                 optimizer.state[master] = self._raised(optimizer.state.pop(parameter))
         super().__setstate__({})  # as ``Optimizer.__init__``, but for groups and state
-
-    def _masters_of(self, parameters: Iterable[Any]) -> list[torch.Tensor]:
-        return [self._master_of(parameter) for parameter in parameters]
 
     def _master_of(self, parameter: Any) -> torch.Tensor:
         """Return the optimizer's tensor for a parameter: itself if its precision is high enough."""
@@ -97,7 +94,7 @@ class MasterWeights(Optimizer):
         """Add a group of parameters, with masters of their own."""
         params = param_group["params"]
         params = [params] if isinstance(params, torch.Tensor) else params
-        self.optimizer.add_param_group({**param_group, "params": self._masters_of(params)})
+        self.optimizer.add_param_group({**param_group, "params": [*map(self._master_of, params)]})
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> Any:
         """Register a hook of the optimizer within: its parameters are the masters."""

@@ -17,6 +17,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core.patching import around, patch
+from torch_jax.device import device_module
 from torch_jax.integrations.adapt import choice
 
 _STATE, _ACCELERATOR = "accelerate.state", "accelerate.accelerator"
@@ -76,16 +77,14 @@ def _states_file(folder: Any, process: int) -> Path:
 
 def keep_random_state(folder: Any, process: int) -> None:
     """Write the state of the device's generator into a folder, for this process."""
-    torch.save(
-        torch.get_device_module(choice.DEVICE).get_rng_state(), _states_file(folder, process)
-    )
+    torch.save(device_module.get_rng_state(), _states_file(folder, process))
 
 
 def restore_random_state(folder: Any, process: int) -> None:
     """Read it again; a folder that another device has written has none."""
     file = _states_file(folder, process)
     if file.exists():
-        torch.get_device_module(choice.DEVICE).set_rng_state(torch.load(file))
+        device_module.set_rng_state(torch.load(file))
 
 
 def _beside_states(original: Any, folder: str, also: Callable[[Any, int], None]) -> Any:

@@ -14,6 +14,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core.patching import around, patch
+from torch_jax.device import device_module
 from torch_jax.integrations.adapt import choice
 
 TRAINERS = ("lightning.pytorch", "pytorch_lightning")
@@ -91,7 +92,7 @@ def _patch_collect(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Lightning keeps only CUDA's random states for code that must leave them unchanged."""
     states = original(*args, **kwargs)
     if choice.is_chosen():
-        states[f"torch.{_NAME}"] = torch.get_device_module(_NAME).get_rng_state()
+        states[f"torch.{_NAME}"] = device_module.get_rng_state()
     return states
 
 
@@ -100,7 +101,7 @@ def _patch_restore(original: Any, states: dict[str, Any]) -> None:
     """Lightning restores only CUDA's random states after code that must leave them unchanged."""
     original(states)
     if f"torch.{_NAME}" in states:
-        torch.get_device_module(_NAME).set_rng_state(states[f"torch.{_NAME}"])
+        device_module.set_rng_state(states[f"torch.{_NAME}"])
 
 
 def _registry(target: str, when: str, since: str) -> Callable[..., Any]:
@@ -142,7 +143,7 @@ def _accelerator(base: Any) -> Any:
                 raise ValueError(f"Device should be {pytorch.DEVICE_TYPE}, got {device} instead.")
 
         def get_device_stats(self, device: Any) -> dict[str, Any]:
-            return dict(torch.get_device_module(choice.DEVICE).memory_stats())
+            return dict(device_module.memory_stats())
 
         def teardown(self) -> None:
             """Do nothing: nothing is left behind."""
@@ -163,7 +164,7 @@ def _accelerator(base: Any) -> Any:
 
         @staticmethod
         def is_available() -> bool:
-            return torch.get_device_module(choice.DEVICE).is_available()
+            return device_module.is_available()
 
         @staticmethod
         def name() -> str:
