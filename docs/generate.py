@@ -133,8 +133,8 @@ def api() -> str:
         found += map(_public, names)
     found.append("\n## Names of other projects\n")
     known_as: dict[str, list[str]] = {}
-    for name, files in tables.MODULES.items():
-        for file in files:
+    for name, file in tables.MODULES.items():
+        if file:
             known_as.setdefault(f"torch_jax.compat.{file}", []).append(name)
     found += (_named("`, `".join(names), file) for file, names in known_as.items())
     return "".join(found)

@@ -10,7 +10,6 @@ import torch
 from torch_jax import config
 from torch_jax.compat import torch_xla
 from torch_jax.compat.xla import (
-    collectives,
     debug,
     parallel_loader,
     runtime,
@@ -38,17 +37,17 @@ def test_the_device():
 
 def test_collectives_of_one_process():
     x = torch.arange(4.0, device="jax")
-    assert collectives.all_reduce(collectives.REDUCE_SUM, x, 0.5).tolist() == [0.0, 0.5, 1.0, 1.5]
-    assert collectives.all_reduce("sum", [x], 2.0) is None and x.tolist() == [0.0, 2.0, 4.0, 6.0]
-    assert collectives.all_gather(x).tolist() == x.tolist()
-    assert collectives.reduce_scatter("sum", x, 1.0, 0, 1).tolist() == x.tolist()
-    assert collectives.all_to_all(x, 0, 0, 1).tolist() == x.tolist()
-    where = collectives.mesh_reduce("sum", x, lambda all: [one.device.type for one in all])
+    assert xla_model.all_reduce(xla_model.REDUCE_SUM, x, 0.5).tolist() == [0.0, 0.5, 1.0, 1.5]
+    assert xla_model.all_reduce("sum", [x], 2.0) is None and x.tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert xla_model.all_gather(x).tolist() == x.tolist()
+    assert xla_model.reduce_scatter("sum", x, 1.0, 0, 1).tolist() == x.tolist()
+    assert xla_model.all_to_all(x, 0, 0, 1).tolist() == x.tolist()
+    where = xla_model.mesh_reduce("sum", x, lambda all: [one.device.type for one in all])
     assert where == ["cpu"]
-    assert collectives.rendezvous("here", b"payload") == [b"payload"]
-    assert collectives.all_reduce("sum", x, groups=[[0]]).tolist() == x.tolist()
+    assert xla_model.rendezvous("here", b"payload") == [b"payload"]
+    assert xla_model.all_reduce("sum", x, groups=[[0]]).tolist() == x.tolist()
     with pytest.raises(NotImplementedError, match="new_group"):
-        collectives.all_reduce("sum", x, groups=[[0], [1]])
+        xla_model.all_reduce("sum", x, groups=[[0], [1]])
 
 
 def test_closures_run_at_the_end_of_a_step():

@@ -23,7 +23,6 @@ from torch_jax.compat.ax import (
     export,
     flax,
     interop,
-    jittable,
     operators,
     train,
     values,
@@ -156,7 +155,7 @@ def test_functions_that_users_trace_themselves():
 @pytest.mark.slow
 def test_a_training_step_is_that_of_optax():
     model = net().to("jax")
-    module = jittable.JittableModule(model)
+    module = interop.JittableModule(model)
     optimizer = optax.adam(0.1)
     step = train.make_train_step(
         lambda weights, buffers, x: module.functional_call("forward", weights, buffers, x),
@@ -239,7 +238,7 @@ def test_calls_that_exchange_the_tensors_of_a_module_take_turns():
         return others_entered.wait(0.2)
 
     weights = dict(model.named_parameters())
-    assert not jittable.JittableModule(model).functional_call(hold, weights, {})
+    assert not interop.JittableModule(model).functional_call(hold, weights, {})
     other.join()
     assert others_entered.is_set()
 
@@ -258,7 +257,7 @@ def test_dropout_differs_from_call_to_call():
     keyed = interop.jax_jit(lambda x: x * 0 + interop.torch_view(_uniform(env)))
     assert keyed(ones).tolist() != keyed(ones).tolist()
 
-    module = jittable.JittableModule(net(0.5).to("jax"))
+    module = interop.JittableModule(net(0.5).to("jax"))
     key = jax.random.key_data(jax.random.key(1))
 
     def call(key):

@@ -1,7 +1,7 @@
 """``import torch_xla`` and ``import torchax`` find the modules of this folder.
 
 One finder serves both packages, by the tables of :mod:`torch_jax.compat.tables`: a module is made
-of the public names of files of this folder, its submodules are imported on demand, and the error
+of the public names of a file of this folder, its submodules are imported on demand, and the error
 for a name that is not carried over names a replacement.
 """
 
@@ -44,8 +44,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name not in MODULES:
             raise ModuleNotFoundError(refusal(name), name=name)
         module.__getattr__ = lambda attribute: _missing(name, attribute)  # type: ignore[method-assign]
-        for file in MODULES[name]:
-            source = importlib.import_module(f"torch_jax.compat.{file}")
+        if MODULES[name]:
+            source = importlib.import_module(f"torch_jax.compat.{MODULES[name]}")
             vars(module).update(public_names(source))
 
 

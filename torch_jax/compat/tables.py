@@ -6,9 +6,8 @@ replacement: no name of a bridge is missing without an explanation.
 
 from __future__ import annotations
 
-# The modules of a bridge that have the public names of a file of this folder.
+# For each file of this folder the modules of a bridge that have its public names.
 _XLA = {
-    "collectives": "core.xla_model",
     "debug": "debug.metrics debug.profiler",
     "experimental": "experimental experimental.eager",
     "fsdp": "distributed.fsdp distributed.fsdp.wrap experimental.spmd_fully_sharded_data_parallel",
@@ -31,18 +30,17 @@ _AX = {
     "export": "export",
     "flax": "checkpoint flax",
     "interop": "interop",
-    "jittable": "interop",
     "mesh_util": "mesh_util",
     "operators": "ops.jaten ops.jlibrary ops.jtorch ops.ops_registry",
     "train": "train",
     "values": "ops.mappings types util",
 }
-MODULES = {"torch_xla": ["torch_xla"], "torchax": ["torchax"]}
+MODULES = {"torch_xla": "torch_xla", "torchax": "torchax"}
 for _bridge, _folder, _files in ("torch_xla", "xla", _XLA), ("torchax", "ax", _AX):
     for _file, _modules in _files.items():
         for _module in _modules.split():
-            MODULES.setdefault(f"{_bridge}.{_module}", []).append(f"{_folder}.{_file}")
-            MODULES.setdefault(f"{_bridge}.{_module}".rpartition(".")[0], [])  # which holds others
+            MODULES[f"{_bridge}.{_module}"] = f"{_folder}.{_file}"
+            MODULES.setdefault(f"{_bridge}.{_module}".rpartition(".")[0], "")  # which holds others
 
 _LOWEST = "operators are written in JAX (torch_jax.call_jax, torch_jax.register_op)"
 _ATTENTION = "F.scaled_dot_product_attention and flex_attention are there (docs/attention.md)"

@@ -17,7 +17,6 @@ from torch_jax.compat.ax.environment import Environment
 from torch_jax.compat.ax.environment import default_env as default_env
 from torch_jax.compat.ax.flax import load_checkpoint as load_checkpoint
 from torch_jax.compat.ax.flax import save_checkpoint as save_checkpoint
-from torch_jax.compat.ax.jittable import JittableModule
 from torch_jax.core import patching
 from torch_jax.interop.functional import functional
 from torch_jax.patches import torchax as _methods  # noqa: F401, whose rows are applied here
@@ -107,7 +106,7 @@ def compile(fn: Any, options: CompileOptions | None = None) -> Any:
         )
     if not isinstance(fn, torch.nn.Module):
         return interop.jitted(fn, options.jax_jit_kwargs)
-    module = JittableModule(fn, extra_jit_args=options.jax_jit_kwargs or None)
+    module = interop.JittableModule(fn, extra_jit_args=options.jax_jit_kwargs or None)
     for name in options.methods_to_compile:
         module.make_jitted(name)
     return module

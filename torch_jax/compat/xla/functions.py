@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torch_jax.compat.xla import collectives, world
+from torch_jax.compat.xla import world, xla_model
 
 
 class AllReduce(torch.autograd.Function):
@@ -15,7 +15,7 @@ class AllReduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, kind: str, scale: float, groups: Any) -> Any:
         """Reduce."""
-        result = collectives.all_reduce(kind, value, scale, groups)
+        result = xla_model.all_reduce(kind, value, scale, groups)
         ctx.kind, ctx.scale = kind, scale
         ctx.save_for_backward(value, result)
         return result
@@ -25,12 +25,12 @@ class AllReduce(torch.autograd.Function):
         """Return the gradient of the tensor of this process."""
         value, result = ctx.saved_tensors
         gradient = gradient * ctx.scale
-        if ctx.kind == collectives.REDUCE_MUL:
+        if ctx.kind == xla_model.REDUCE_MUL:
             others = torch.where(value != 0, result / (value * ctx.scale), 0.0)
             gradient = gradient * others
-        elif ctx.kind in (collectives.REDUCE_MIN, collectives.REDUCE_MAX):
+        elif ctx.kind in (xla_model.REDUCE_MIN, xla_model.REDUCE_MAX):
             gradient = torch.where(value * ctx.scale == result, gradient, 0.0)
-        elif ctx.kind != collectives.REDUCE_SUM:
+        elif ctx.kind != xla_model.REDUCE_SUM:
             raise RuntimeError(f"Unsupported reduce type: {ctx.kind}")
         return gradient, None, None, None
 
@@ -49,7 +49,7 @@ class AllGather(torch.autograd.Function):
     def forward(ctx: Any, value: torch.Tensor, dim: int) -> torch.Tensor:
         """Gather."""
         ctx.dim = dim
-        return collectives.all_gather(value, dim)
+        return xla_model.all_gather(value, dim)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
@@ -73,6 +73,6 @@ def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Te
     parts = []
     for one in x.chunk(split, 1):
         rows = all_gather(one, 1).narrow(0, world.rank() * w.size(1), w.size(1))
-        whole = all_reduce(collectives.REDUCE_SUM, w @ rows)
+        whole = all_reduce(xla_model.REDUCE_SUM, w @ rows)
         parts.append(whole.narrow(1, world.rank() * one.size(1), one.size(1)))
     return torch.cat(parts, 1)
