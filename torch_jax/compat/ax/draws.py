@@ -59,7 +59,6 @@ def _place() -> tuple[Any, Any]:
 
 
 def _go_to(root: Any, steps: int) -> None:
-    """Go to a place of draws."""
     if is_in_program():
         ACTIVE.tracer.words, ACTIVE.tracer.steps = root, steps
     else:

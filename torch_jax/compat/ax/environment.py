@@ -257,11 +257,6 @@ class Tensor(metaclass=_OfTheDevice):
 
 
 def _known(key: Any) -> Any:
-    """Return a key.
-
-    Raises:
-      RuntimeError: the key is None.
-    """
     if key is None:
         raise RuntimeError(
             "JAX traces this function, and a key from outside would be the same at each call: "
