@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_jax import target
 from torch_jax.ops import buckets
 from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.on_host import on_host
@@ -35,9 +36,25 @@ def sorted_with_positions(x, descending: bool = False):
         # reversed twice, so that equal elements keep their order
         values, order = sorted_with_positions(x[..., ::-1])
         return values[..., ::-1], x.shape[-1] - 1 - order[..., ::-1]
+    if target.on_cpu() and x.dtype.itemsize <= 4 and category(x.dtype) < 3:
+        order = lax.sort(_packed(x), is_stable=False) & 0xFFFFFFFF
+        order = jnp.minimum(order, x.shape[-1] - 1)  # as they are: their bounds can be read
+        return jnp.take_along_axis(x, order, -1, mode="promise_in_bounds"), order
     position = lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
     values, order = lax.sort((x, position), num_keys=1, is_stable=True)
     return values, order.astype(jnp.int64)
+
+
+def _packed(x):
+    """Return int64 in the order of short numbers, the position in the lower half.
+
+    XLA's CPU backend sorts single integers four times faster than pairs.
+    """
+    if category(x.dtype) == 2:
+        x = jnp.where(x == 0, 0, jnp.where(x != x, jnp.nan, x)).astype(jnp.float32)
+        bits = lax.bitcast_convert_type(x, jnp.int32)
+        x = jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # of negative numbers, the other way round
+    return (x.astype(jnp.int64) << 32) | lax.broadcasted_iota(jnp.int64, x.shape, x.ndim - 1)
 
 
 @op("sort")

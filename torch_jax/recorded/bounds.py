@@ -192,6 +192,14 @@ def _is_bool(equation: Any) -> bool:
     return equation.outvars[0].aval.dtype == np.bool_
 
 
+def _and(equation: Any, a: Any, b: Any) -> Interval:
+    """Bound ``and``, also of integers: no result is above an operand that is not negative."""
+    if _is_bool(equation):
+        return min(a[0], b[0]), min(a[1], b[1])
+    highs = [high for low, high in (a, b) if low >= 0]
+    return (0, min(highs)) if highs else None
+
+
 def _truth(equation: Any, a: Any) -> Interval:
     """Bound ``reduce_and`` and ``reduce_or``: of no elements they give their neutral element."""
     if 0 in equation.invars[0].aval.shape:
@@ -224,7 +232,7 @@ _RULES: dict[str, Callable[..., Interval]] = {
     "le": _by_ends(operator.le),
     "lt": _by_ends(operator.lt),
     "ne": lambda _, a, b: (1, 1) if a[1] < b[0] or b[1] < a[0] else None,
-    "and": _logical(min),
+    "and": _and,
     "or": _logical(max),
     "not": _logical(lambda a: 1 - a),
     "reduce_and": _truth,
