@@ -96,7 +96,7 @@ def _to_input(output, size, weight, geometry, dtype=None) -> jax.Array:
     def multiply(output, weight):
         return forms.patches_to_input(output, size, weight, geometry)
 
-    if forms.input_by_patches(output, weight, geometry[3]):
+    if forms.input_by_patches(output, size, weight, geometry):
         return lax.platform_dependent(output, weight, cpu=multiply, default=convolve)
     return convolve(output, weight)
 
@@ -131,7 +131,7 @@ def _to_weight(output, input, shape, geometry) -> jax.Array:
         def multiply(output, input):
             return form(output, input, shape, geometry)
 
-        form = forms.weight_form(output, input, shape[2:], groups)
+        form = forms.weight_form(output, input, shape, geometry)
         if form is not None:
             return lax.platform_dependent(output, input, cpu=multiply, default=transpose)
         return transpose(output, input)

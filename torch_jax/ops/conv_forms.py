@@ -19,8 +19,9 @@ map and batch               forward              input gradient       weight gra
   window, and writes loops for the others, which are up to 80 times slower: :func:`is_looped`.
 - Its gradients turn the whole kernel around in memory, and that takes longer than the products
   where these have few rows: :func:`is_few`. An unturned kernel is a matrix of (out, in * window).
-- Its weight gradient takes the batch for channels, and few of these make poor use of vector
-  registers (64 -> 64, 3x3, batch 1: 56x56 takes 14.1 ms, and 4.9 as a product for each element).
+- Windows that meet each element once (patch embeddings) are a product of the map, cut in tiles.
+- The weight gradient of a kernel per channel is a sum for each element of the window: 3x3 takes
+  1.3 ms in place of 3.3 (64 channels, 28x28, batch 8), and 3x3x3 2.6 in place of 490.
 
 Elsewhere XLA's form is as good or better: 32 -> 32 on 32x32, batch 32, takes 8.4 / 8.4 / 11.5 ms,
 and patches with a product 22 / 12 / 28; transposed convolutions too. A kernel of 1x1 is a product
@@ -41,7 +42,6 @@ from jax import lax
 from torch_jax.budgets import (
     ELEMENTS_OF_A_CONVOLUTION,
     ELEMENTS_OF_A_WEIGHT_GRADIENT,
-    IMAGES_OF_A_SMALL_BATCH,
 )
 from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import opmath
@@ -73,29 +73,45 @@ def forward_by_patches(input: jax.Array, weight: jax.Array, groups: int) -> bool
     return _may_multiply(input, window, groups) and is_looped(input.shape[2:], window)
 
 
-def input_by_patches(output: jax.Array, weight: jax.Array, groups: int) -> bool:
+def input_by_patches(output: jax.Array, size, weight: jax.Array, geometry) -> bool:
     """Return whether :func:`patches_to_input` is the form of an input gradient."""
-    window = weight.shape[2:]
+    window, groups = weight.shape[2:], geometry[3]
+    if is_tiled(size, window, geometry):
+        return groups == 1 and _is_plain(output)
     slow = is_looped(output.shape[2:], window) or is_few(output)
     return _may_multiply(output, window, groups) and slow
 
 
-def weight_form(output: jax.Array, input: jax.Array, window: Sequence[int], groups: int) -> Any:
+def weight_form(output: jax.Array, input: jax.Array, shape: Sequence[int], geometry) -> Any:
     """Return the function that computes a weight gradient; None where XLA's form is best."""
+    window, groups = tuple(shape[2:]), geometry[3]
+    is_short = math.prod(window) <= ELEMENTS_OF_A_WEIGHT_GRADIENT
+    if groups == input.shape[1] > 1:
+        return sums_to_weight if is_short and _is_plain(output) else None
+    if groups == 1 and _is_plain(output) and is_tiled(input.shape[2:], window, geometry):
+        return patches_to_weight
     if not _may_multiply(output, window, groups):
         return None
     if is_few(output, share=4):
         return patches_to_weight
-    few = output.shape[0] <= IMAGES_OF_A_SMALL_BATCH
-    looped = is_looped(input.shape[2:], output.shape[2:])
-    by_element = math.prod(window) <= ELEMENTS_OF_A_WEIGHT_GRADIENT and (few or looped)
-    return elements_to_weight if by_element or math.prod(window) == 1 else None
+    slow = is_few(output) or is_looped(input.shape[2:], output.shape[2:])
+    return elements_to_weight if is_short and slow else None
 
 
 def _may_multiply(x: jax.Array, window: Sequence[int], groups: int) -> bool:
-    if groups != 1 or not is_small(window) or x.dtype != opmath(x.dtype):
-        return False
-    return all(isinstance(n, int) and n > 0 for n in x.shape)  # not a symbol of jax.export
+    return groups == 1 and is_small(window) and _is_plain(x)
+
+
+def _is_plain(x: jax.Array) -> bool:
+    """Return whether an array is no half type, and no dim is empty or a symbol of jax.export."""
+    return x.dtype == opmath(x.dtype) and all(isinstance(n, int) and n > 0 for n in x.shape)
+
+
+def is_tiled(size: Sequence[int], window: Sequence[int], geometry) -> bool:
+    """Return whether windows meet each element once, as those of a patch embedding."""
+    stride, edges, dilation, _ = geometry
+    is_dense = tuple(stride) == tuple(window) and max(dilation) == 1 and not any(map(any, edges))
+    return is_dense and all(n % k == 0 for n, k in zip(size, window, strict=True))
 
 
 def padded(x: jax.Array, first: int, edges, spread=None) -> jax.Array:
@@ -132,8 +148,15 @@ def _product(a: jax.Array, b: jax.Array, contracted: tuple[int, int]) -> jax.Arr
 
 
 def _patches(input: jax.Array, window, geometry) -> jax.Array:
-    """Return the input at each place of the window, ``[batch, ..., in, *window]``, as a kernel."""
+    """Return the input at each place of the window, ``[batch, ..., in, window]``, as a kernel."""
     stride, edges, dilation, _ = geometry
+    if is_tiled(input.shape[2:], window, geometry):
+        n = len(window)
+        each = zip(input.shape[2:], window, strict=True)
+        sizes = itertools.chain.from_iterable((size // k, k) for size, k in each)
+        tiles = input.reshape(*input.shape[:2], *sizes)
+        tiles = tiles.transpose(0, *range(2, 2 + 2 * n, 2), 1, *range(3, 3 + 2 * n, 2))
+        return tiles.reshape(*tiles.shape[: n + 2], -1)
     x = padded(jnp.moveaxis(input, 1, -1), 1, edges)
     return jnp.stack([part for _, part in parts(x, 1, window, stride, dilation)], -1)
 
@@ -153,6 +176,10 @@ def patches_to_input(output: jax.Array, size, weight: jax.Array, geometry) -> ja
     window, map_ = weight.shape[2:], output.shape[2:]
     product = _product(_rows(jnp.moveaxis(output, 1, -1)), weight.reshape(len(weight), -1), (1, 0))
     product = product.reshape(output.shape[0], *map_, *weight.shape[1:])
+    if is_tiled(size, window, geometry):
+        n = len(window)
+        pairs = itertools.chain.from_iterable((1 + i, n + 2 + i) for i in range(n))
+        return product.transpose(0, n + 1, *pairs).reshape(len(output), weight.shape[1], *size)
     total = jnp.zeros((output.shape[0], *size, weight.shape[1]), product.dtype)
     for taps in itertools.product(*map(range, window)):
         starts = [t * d - low for t, d, (low, _) in zip(taps, dilation, edges, strict=True)]
@@ -166,6 +193,15 @@ def patches_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> j
     """Return a weight gradient as one product, in the weight's own order."""
     patches = _patches(input, shape[2:], geometry).reshape(-1, math.prod(shape[1:]))
     return _product(_rows(jnp.moveaxis(output, 1, -1)), patches, (0, 0)).reshape(shape)
+
+
+def sums_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> jax.Array:
+    """Return the weight gradient of a kernel per channel, a sum for each element of the window."""
+    stride, edges, dilation, groups = geometry
+    x = jnp.repeat(padded(input, 2, edges), shape[0] // groups, axis=1)
+    axes = (0, *range(2, x.ndim))
+    each = parts(x, 2, shape[2:], stride, dilation)
+    return jnp.stack([jnp.sum(output * part, axes) for _, part in each], -1).reshape(shape)
 
 
 def elements_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> jax.Array:
