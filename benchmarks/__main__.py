@@ -33,9 +33,10 @@ NAMES = (
     "transforms",
     "generation",
     "xla_options",
+    "layers",
 )
 
-FOR_NEW_RELEASES = ("xla_options",)  # of XLA; it takes long, and runs only where it is named
+ONLY_IF_NAMED = ("xla_options", "layers")  # for new releases of XLA
 
 
 def main(names: list[str]) -> None:
@@ -59,4 +60,4 @@ def keep(benchmark: str, conditions: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or [name for name in NAMES if name not in FOR_NEW_RELEASES])
+    main(sys.argv[1:] or [name for name in NAMES if name not in ONLY_IF_NAMED])

@@ -13,7 +13,16 @@ from typing import NamedTuple
 
 from benchmarks import cases, compile
 from benchmarks.cases import GPT, RESNET, Call, Case
-from benchmarks.library_models import CHAR_GPT, DIGITS, HALF_GPT, LORA, RESNET18, VIT
+from benchmarks.library_models import (
+    CHAR_GPT,
+    DIGITS,
+    HALF_GPT,
+    LORA,
+    RESNET18,
+    VIT,
+    VOLUMES,
+    WORD_LSTM,
+)
 from benchmarks.timing import compare, sample
 
 JIT, COMPILED, EAGER = "torch_jax.jit", 'torch.compile(backend="jax")', "torch_jax eager"
@@ -48,6 +57,9 @@ ROWS = {
     "lora-pure": Row("GPT-2 with LoRA by PEFT, training step", LORA, PURE, {TORCH: 0.55}),
     "char-gpt": Row("char GPT, training step", CHAR_GPT, JIT, {TORCH: 0.9}),
     "char-gpt-eager": Row("char GPT, training step", CHAR_GPT, EAGER, {TORCH: 1.3}),
+    "lstm": Row("LSTM over words, training step", WORD_LSTM, JIT, {TORCH: 1.2}),
+    "lstm-eager": Row("LSTM over words, training step", WORD_LSTM, EAGER, {TORCH: 1.3}),
+    "volumes": Row("U-Net over volumes, training step", VOLUMES, JIT, {TORCH: 1.2}),
     "digits": Row("digits CNN, training step", DIGITS, JIT, {TORCH: 0.9}),
     "digits-pure": Row("digits CNN, training step", DIGITS, PURE, {TORCH: 0.9}),
     "digits-eager": Row("digits CNN, training step", DIGITS, EAGER, {TORCH: 1.5}),
