@@ -21,7 +21,7 @@ class Cost(NamedTuple):
 
     Attributes:
       kind: ``"compile"``, ``"to_host"``, ``"check"`` (a wait that the device asks for, to see that
-        indices are within bounds), ``"to_device"`` or ``"fallback"``.
+        indices and the like are valid), ``"to_device"`` or ``"fallback"``.
       what: the operator or the program, where one is meant.
       seconds: how long it took, or was waited for.
       bytes: how many were copied.

@@ -146,8 +146,8 @@ def _of_checks(row: dict[str, Any], source: str) -> _Advice:
         return None
     names = ", ".join(sorted(row["what"]))
     return (
-        f"waited {row['count']:,} times to see that indices of {names} are within bounds",
-        "TORCH_JAX_CHECK_INDICES=never, where indices and labels are known to be",
+        f"waited {row['count']:,} times to see that the values given to {names} are valid",
+        "TORCH_JAX_CHECK_INDICES=never, where indices, labels and probabilities are known to be",
     )
 
 
@@ -220,7 +220,7 @@ def _lines_of(data: dict[str, Any]) -> Iterator[str]:
     )
     if data["checks"]:
         yield (
-            f"  checked       {data['checks']:,} times that indices are within bounds, waiting "
+            f"  checked       {data['checks']:,} times that indices and the like are valid, waiting "
             f"{data['check_seconds']:.1f} s"
         )
     if data["lines"]:
