@@ -220,7 +220,7 @@ def _lines_of(data: dict[str, Any]) -> Iterator[str]:
     )
     if data["checks"]:
         yield (
-            f"  checked       {data['checks']:,} times that indices and the like are valid, waiting "
+            f"  checked       {data['checks']:,} times that values are valid, waiting "
             f"{data['check_seconds']:.1f} s"
         )
     if data["lines"]:
