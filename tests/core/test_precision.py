@@ -9,7 +9,7 @@ import re
 import threading
 from collections import defaultdict
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 
 import jax.numpy as jnp
 import pytest
@@ -296,13 +296,14 @@ def _asks(function, seen):
 
 
 def _named_in(function):
-    """The functions that the source of one names: by themselves, or as a part of a module."""
+    """The functions that the source of one names: by themselves, in a module or a namespace."""
     closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     scope = function.__globals__ | {name: cell.cell_contents for name, cell in closure}
     inside = _functions_in(inspect.getsourcefile(function))[function.__code__.co_firstlineno]
     for node in (part for one in inside for part in ast.walk(one)):
         if isinstance(node, ast.Name):
-            yield scope.get(node.id)
+            found = scope.get(node.id)
+            yield from vars(found).values() if isinstance(found, SimpleNamespace) else [found]
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             owner = scope.get(node.value.id)
             yield getattr(owner, node.attr, None) if inspect.ismodule(owner) else None

@@ -30,6 +30,8 @@ def _padded(
     """Run the network over ``[time, batch, size]``, or ``[batch, time, size]``."""
     rest = (has_biases, num_layers, dropout, train, bidirectional)
     x = input.transpose(0, 1) if batch_first and input.dim() == 3 else input
+    if x.shape[0] == 0:
+        raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
     if not _is_taken(kind, x, 3, hx, params, *rest):
         op = getattr(torch.ops.aten, kind).input
         return op.decompose(input, hx, params, *rest, batch_first)

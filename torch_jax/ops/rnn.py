@@ -242,16 +242,20 @@ def _scan(step, states, xs, reverse):
     return lax.scan(body, states, xs, reverse=reverse)
 
 
-_JAX = SimpleNamespace(
-    split=jnp.split,
-    join=jnp.concatenate,
-    sigmoid=jax.nn.sigmoid,
-    tanh=jnp.tanh,
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return dot(a.astype(b.dtype), b, ((a.ndim - 1,), (0,)))
+
+
+_CELLS = SimpleNamespace(
+    split=jnp.split, join=jnp.concatenate, sigmoid=jax.nn.sigmoid, tanh=jnp.tanh
+)
+_LAYERS = SimpleNamespace(
+    **vars(_CELLS),
     relu=jax.nn.relu,
     where=jnp.where,
     zeros_like=lambda x: jnp.zeros(x.shape, opmath(x.dtype)),
     arange=lambda count, like: jnp.arange(count, dtype=like.dtype),
-    product=lambda a, b: dot(a.astype(b.dtype), b, ((a.ndim - 1,), (0,))),
+    product=_product,
     loop=_scan,
 )
 
@@ -260,7 +264,7 @@ _JAX = SimpleNamespace(
 def rnn_layer(input, hx, cx, w_ih, w_hh, b_ih, b_hh, lengths, kind, reverse):
     """Return what :func:`layer` does, in the dtype of the input."""
     given = (input, hx, cx, w_ih, w_hh, b_ih, b_hh, lengths)
-    output, cell = layer(_JAX, *given, kind, reverse)
+    output, cell = layer(_LAYERS, *given, kind, reverse)
     return output.astype(input.dtype), cell
 
 
@@ -272,7 +276,7 @@ def rnn_layer_backward(
     given = (input, hx, cx, w_ih, w_hh, b_ih, b_hh)
     grad, grad_cell = (None if x is None else x.astype(opmath(x.dtype)) for x in (grad, grad_cell))
     rest = (output, *given, lengths, kind, reverse)
-    grads = layer_backward(_JAX, grad, grad_cell, *rest)
+    grads = layer_backward(_LAYERS, grad, grad_cell, *rest)
     found = zip(wanted, grads, given, strict=True)
     return [grad.astype(of.dtype) if asked else None for asked, grad, of in found]
 
@@ -293,7 +297,7 @@ def _enter(name: str, cell: Callable[..., Any]) -> None:
     def lowering(*args):
         dtype = next(x.dtype for x in args if x is not None)
         wide = [x.astype(opmath(dtype)) if isinstance(x, jax.Array) else x for x in args]
-        return [None if x is None else x.astype(dtype) for x in cell(_JAX, *wide)]
+        return [None if x is None else x.astype(dtype) for x in cell(_CELLS, *wide)]
 
 
 for _name, _cell in CELLS.items():
