@@ -52,11 +52,13 @@ def _read(image: jax.Array, points: list[jax.Array]) -> jax.Array:
     for x, size in zip(points, image.shape[2:], strict=True):
         valid &= (x >= 0) & (x <= size - 1)
         flat = flat * size + jnp.clip(x, 0, size - 1).astype(jnp.int32)
-    batch, channels = image.shape[:2]
-    index = jnp.where(valid, flat, 0).reshape(batch, 1, math.prod(valid.shape[1:]))
-    image = image.reshape(batch, channels, math.prod(image.shape[2:]))
-    values = jnp.take_along_axis(image, index, 2)
-    return jnp.where(valid[:, None], values.reshape(batch, channels, *valid.shape[1:]), 0)
+    (batch, channels), count = image.shape[:2], math.prod(image.shape[2:])
+    first = count * jnp.arange(batch, dtype=jnp.int32)
+    index = jnp.where(valid, flat, 0) + first.reshape(-1, *[1] * (flat.ndim - 1))
+    # a pixel's channels lie together, so that each is read, or added to, at once
+    pixels = jnp.moveaxis(image.reshape(batch, channels, count), 1, 2)
+    values = pixels.reshape(batch * count, channels).at[index].get(mode="promise_in_bounds")
+    return jnp.where(valid[:, None], jnp.moveaxis(values, -1, 1), 0)
 
 
 def _sample(image, grid, mode, padding_mode, align_corners):
