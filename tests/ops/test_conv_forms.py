@@ -41,6 +41,30 @@ def test_few_rows_and_small_batches():
     check(lambda x, w: F.conv2d(x, w, None, 1, 1), leaf(6, 3, 3, 3), leaf(4, 3, 2, 2), scale=4)
 
 
+@pytest.mark.parametrize(
+    ("input", "weight", "options"),
+    [
+        ((2, 3, 8, 12), (5, 3, 4, 4), {"stride": 4}),  # tiles
+        ((2, 3, 9), (5, 3, 3), {"stride": 3}),
+        ((2, 3, 9, 8), (5, 3, 4, 4), {"stride": 4}),  # a row is left
+        ((2, 4, 7, 6), (8, 1, 3, 3), {"groups": 4, "padding": 1, "stride": 2}),  # by channel
+        ((2, 2, 4, 5, 6), (2, 1, 3, 3, 3), {"groups": 2, "padding": 1}),
+        ((2, 4, 5, 6, 7), (6, 2, 2, 3, 2), {"groups": 2, "padding": (1, 2, 0), "stride": 2}),
+        ((2, 3, 7, 6, 5), (4, 3, 2, 2, 3), {"dilation": (2, 1, 1), "padding": 1}),  # volumes
+    ],
+)
+def test_tiles_channels_and_volumes(input, weight, options):
+    f = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[len(input)]
+    x, w = leaf(*input), leaf(*weight)
+    check(lambda x, w: f(x, w, None, **options), x, w, scale=4)
+
+
+def test_a_transposed_convolution_of_volumes():
+    options = {"stride": (2, 1, 2), "padding": 1, "output_padding": (1, 0, 0), "groups": 2}
+    x, w = leaf(2, 4, 3, 4, 3), leaf(4, 3, 3, 2, 3)
+    check(lambda x, w: F.conv_transpose3d(x, w, **options), x, w, scale=4)
+
+
 def test_a_transposed_convolution_of_one_place():
     options = {"stride": 2, "padding": 1, "output_padding": 1}
     check(lambda x, w: F.conv_transpose2d(x, w, **options), leaf(3, 8, 1, 1), leaf(8, 4, 4, 4))
@@ -112,7 +136,8 @@ def convolutions(batch, channels, size, platform="cpu"):
 def test_the_form_goes_by_the_shape():
     assert convolutions(8, 512, 2) == (0, 0)
     assert convolutions(8, 512, 3) == (1, 0)  # few rows: the gradients do not turn the kernel
-    assert convolutions(64, 512, 2) == (0, 1)  # XLA has channels enough in a batch of 64
+    assert convolutions(256, 512, 2) == (0, 1)  # more rows than channels
     assert convolutions(32, 32, 32) == (1, 2)
-    assert convolutions(1, 32, 32) == (1, 1)  # a batch of one makes one channel
+    assert convolutions(1, 32, 32) == (1, 2)
+    assert convolutions(1, 256, 14) == (1, 0)  # fewer rows than channels
     assert convolutions(8, 512, 2, "cuda") == (1, 2)
