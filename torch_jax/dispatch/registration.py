@@ -15,7 +15,6 @@ from torch_jax._private import pytorch
 from torch_jax.core import forks, log, waking
 from torch_jax.dispatch import attention_choice, autocast, call_jax, ladder, sparse
 from torch_jax.dispatch.storage_kernels import KERNELS
-from torch_jax.eager import variants
 from torch_jax.memory import shared
 from torch_jax.ops.registry import TABLE
 
@@ -111,8 +110,7 @@ def _own_operators() -> Any:
     ):
         library.define(schema)
         name, _, _ = schema.partition("(")
-        serve = ladder.served(variants.overload(f"torch_jax::{name}")).call
-        library.impl(name, serve, "PrivateUse1")
+        library.impl(name, ladder.door(f"torch_jax::{name}"), "PrivateUse1")
     for key in ("Conjugate", "Negative"):  # copy_ has resolved such views
         library.impl("write_", torch.library.fallthrough_kernel, key)
     # of named values, on any device: :func:`torch_jax.checkpoint_policy`
