@@ -58,7 +58,7 @@ BYTES_READ_AT_ONCE = 1 << 20
 
 # Elements of the largest window of a convolution that is written out, one product for each.
 ELEMENTS_OF_A_CONVOLUTION = 64
-# Elements of the largest window whose weight gradient is a product, or a sum, for each element.
+# Elements of the largest window by channel whose weight gradient is a sum for each element.
 ELEMENTS_OF_A_WEIGHT_GRADIENT = 27
 # Elements of the largest window of a maximum whose gradient is written out, one sum for each:
 # 5x5 takes 2.5 times as long as a scatter on CPUs, and 7x7 with stride 7 200 times.

@@ -62,9 +62,9 @@ def is_looped(size: Sequence[int], window: Sequence[int]) -> bool:
     return math.prod(size) < math.prod(window)
 
 
-def is_few(output: jax.Array, share: int = 1) -> bool:
-    """Return whether ``output``, channels second, has few rows: ``1/share`` of its channels."""
-    return share * math.prod(output.shape) <= output.shape[1] ** 2
+def is_few(output: jax.Array) -> bool:
+    """Return whether ``output``, channels second, has no more rows than channels."""
+    return math.prod(output.shape) <= output.shape[1] ** 2
 
 
 def forward_by_patches(input: jax.Array, weight: jax.Array, groups: int) -> bool:
@@ -85,17 +85,14 @@ def input_by_patches(output: jax.Array, size, weight: jax.Array, geometry) -> bo
 def weight_form(output: jax.Array, input: jax.Array, shape: Sequence[int], geometry) -> Any:
     """Return the function that computes a weight gradient; None where XLA's form is best."""
     window, groups = tuple(shape[2:]), geometry[3]
-    is_short = math.prod(window) <= ELEMENTS_OF_A_WEIGHT_GRADIENT
     if groups == input.shape[1] > 1:
+        is_short = math.prod(window) <= ELEMENTS_OF_A_WEIGHT_GRADIENT
         return sums_to_weight if is_short and _is_plain(output) else None
     if groups == 1 and _is_plain(output) and is_tiled(input.shape[2:], window, geometry):
         return patches_to_weight
-    if not _may_multiply(output, window, groups):
-        return None
-    if is_few(output, share=4):
-        return patches_to_weight
     slow = is_few(output) or is_looped(input.shape[2:], output.shape[2:])
-    return elements_to_weight if is_short and slow else None
+    is_form = _may_multiply(output, window, groups) and (slow or math.prod(window) == 1)
+    return patches_to_weight if is_form else None
 
 
 def _may_multiply(x: jax.Array, window: Sequence[int], groups: int) -> bool:
@@ -202,12 +199,3 @@ def sums_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> jax.
     axes = (0, *range(2, x.ndim))
     each = parts(x, 2, shape[2:], stride, dilation)
     return jnp.stack([jnp.sum(output * part, axes) for _, part in each], -1).reshape(shape)
-
-
-def elements_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> jax.Array:
-    """Return a weight gradient as a product for each element of the window."""
-    stride, edges, dilation, _ = geometry
-    x = padded(jnp.moveaxis(input, 1, -1), 1, edges)
-    grad = _rows(jnp.moveaxis(output, 1, -1))
-    each = parts(x, 1, shape[2:], stride, dilation)
-    return jnp.stack([_product(grad, _rows(part), (0, 0)) for _, part in each], -1).reshape(shape)
