@@ -126,6 +126,7 @@ TORCH = SimpleNamespace(
     zeros_like=torch.zeros_like,
     arange=lambda count, like: torch.arange(count, device=like.device),
     product=torch.matmul,
+    transposed=torch.t,
     loop=_loop,
 )
 for _name, _cell in rnn.CELLS.items():

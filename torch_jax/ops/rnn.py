@@ -167,8 +167,10 @@ def layer(by, input, hx, cx, w_ih, w_hh, b_ih, b_hh, lengths, kind, reverse):
     Past its length a sequence keeps its states.
     """
 
+    turned = by.transposed(w_hh)
+
     def step(states, gates):
-        hidden_gates = _plus(by.product(states[0], w_hh.T), b_hh)
+        hidden_gates = _plus(by.product(states[0], turned), b_hh)
         return KINDS[kind].step(by, gates, hidden_gates, *states), ()
 
     gates = _plus(by.product(input, w_ih.T), b_ih)
@@ -256,6 +258,7 @@ _LAYERS = SimpleNamespace(
     zeros_like=lambda x: jnp.zeros(x.shape, opmath(x.dtype)),
     arange=lambda count, like: jnp.arange(count, dtype=like.dtype),
     product=_product,
+    transposed=lambda x: lax.optimization_barrier(x.T),  # once, and not in each step's product
     loop=_scan,
 )
 
