@@ -133,6 +133,27 @@ def test_ties_methods_and_modules_on_the_cpu():
     close(both[1], doubled(tokens))
 
 
+class Held(nn.Module):
+    """Uses tensors of the CPU: lengths, which stay there, a factor, one that changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.lengths, self.factor = torch.tensor([2, 1]), torch.tensor([3.0])
+
+    def forward(self, x):
+        packed = nn.utils.rnn.pack_padded_sequence(x, self.lengths, batch_first=True).data
+        step = torch.ones(1, device="cpu")
+        first = x + step
+        return packed * self.factor, first, x + step.fill_(2)
+
+
+def test_tensors_of_the_cpu_that_a_module_holds():
+    net, x = Held(), torch.randn(2, 2, 1)
+    fn, params, buffers = functional(net)
+    for actual, expected in zip(fn(params, buffers, jnp.asarray(x))[0], net(x), strict=True):
+        close(actual, expected)
+
+
 @pytest.mark.slow
 def test_modes_and_keys():
     net = Tied()

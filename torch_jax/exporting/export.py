@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from jax import export as jax_export
 from jax.interpreters import partial_eval
-from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
@@ -34,14 +33,13 @@ from torch_jax.core import waking
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import call_jax
-from torch_jax.eager import variants
 from torch_jax.exporting import exported_file
 from torch_jax.exporting.exported_file import FORMAT, VERSION
 from torch_jax.exporting.symbolic import program as symbolic
-from torch_jax.graphs.graph_run import GraphRun, running
+from torch_jax.graphs.graph_run import GraphRun, HostConstants, running
 from torch_jax.graphs.interpreter import JaxInterpreter
 from torch_jax.memory import border, dtypes, storage, transfer
-from torch_jax.memory.storage import is_jax, is_jax_tensor
+from torch_jax.memory.storage import is_jax
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -154,7 +152,7 @@ def export(
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
         held = {name: storage.wrap(array) for name, array in weights.items()}
         args, kwargs = pytree.tree_map_only(jax.Array, storage.wrap, arguments.filled(arrays))
-        run = GraphRun(words, mode=_HostConstants())
+        run = GraphRun(words, mode=_OnDevice())
         with running(run, autograd=True), torch.no_grad():
             if isinstance(model, torch.nn.Module):
                 return _plain(torch.func.functional_call(model, held, args, kwargs))
@@ -190,42 +188,15 @@ def _tensors_of(model: Any) -> dict[str, torch.Tensor]:
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
-class _HostConstants(pytorch.OperatorMode):
-    """Takes CPU tensors that a model uses over to the device, for operators that meet both.
-
-    One that is neither parameter nor buffer (a plain attribute, one in a list, one of a closure,
-    one made with ``device="cpu"``) becomes a constant of the program where it meets a tensor of the
-    device; a tensor that is moved to the CPU stays on its device.
-    """
+class _OnDevice(pytorch.OperatorMode):
+    """Makes constants of the program of the CPU tensors that a model uses beside its weights."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._moved: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
+        self._constants = HostConstants()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        ours = isinstance(func, OpOverload) and any(map(is_jax_tensor, pytree.tree_leaves(args)))
-        if ours and kwargs.get("device") is not None:
-            kwargs["device"] = torch.device(pytorch.DEVICE_TYPE)
-        try:
-            return func(*args, **kwargs)
-        except RuntimeError as error:
-            if not ours or "to be on the same device" not in str(error):
-                raise
-        written = {id(tensor) for tensor in variants.written(func, args, kwargs)}
-        args, kwargs = pytree.tree_map_only(
-            torch.Tensor, lambda t: t if id(t) in written else self._on_device(t), (args, kwargs)
-        )
-        return func(*args, **kwargs)
-
-    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.device.type != "cpu":
-            return tensor
-        version = 0 if tensor.is_inference() else tensor._version
-        known = self._moved.get(id(tensor))
-        if known is None or known[1] != version:
-            known = self._moved[id(tensor)] = tensor, version, transfer.to_device(tensor)
-        return known[2]
+        return self._constants.call(func, args, kwargs or {})
 
 
 _INPUTS = torch.Tensor, jax.ShapeDtypeStruct

@@ -7,12 +7,15 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
 from torch_jax.core import tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
-from torch_jax.memory import generators
+from torch_jax.eager import variants
+from torch_jax.memory import generators, storage, transfer
 
 _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
@@ -100,6 +103,48 @@ class GraphRun:
             f"what needs {name!r} of a trace can be no part of a graph or of an exported program: "
             "use torch_jax.jit, or export the model alone"
         )
+
+
+class HostConstants:
+    """CPU tensors that a function uses, on the device where they meet tensors of it.
+
+    They are neither parameters nor buffers: a plain attribute, one in a list, one of a closure, one
+    made with ``device="cpu"``. Operators that take tensors of the CPU, as the lengths of packed
+    sequences, get them. A tensor that is moved to the CPU stays on its device.
+    """
+
+    def __init__(self) -> None:
+        self._moved: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
+
+    def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call an operator; again, with its CPU tensors moved, if it wants all on one device.
+
+        Tensors that it writes stay where they are.
+        """
+        tensors = storage.tensors_in((args, kwargs))
+        if not isinstance(func, OpOverload) or not any(map(storage.is_jax_tensor, tensors)):
+            return func(*args, **kwargs)
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": _DEVICE}
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            if "to be on the same device" not in str(error):
+                raise
+        written = {id(tensor) for tensor in variants.written(func, args, kwargs)}
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda t: t if id(t) in written else self._on_device(t), (args, kwargs)
+        )
+        return func(*args, **kwargs)
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type != "cpu":
+            return tensor
+        version = 0 if tensor.is_inference() else tensor._version
+        known = self._moved.get(id(tensor))
+        if known is None or known[1] != version:
+            known = self._moved[id(tensor)] = tensor, version, transfer.to_device(tensor)
+        return known[2]
 
 
 @contextmanager

@@ -23,11 +23,9 @@ from torch_jax._private import jax_core, pytorch
 from torch_jax.budgets import BYTES_WORTH_A_WARNING
 from torch_jax.core import tracers
 from torch_jax.eager import variants
-from torch_jax.graphs.graph_run import GraphRun, running
+from torch_jax.graphs.graph_run import GraphRun, HostConstants, running
 from torch_jax.interop import names
-from torch_jax.memory import generators, storage, transfer
-
-_DEVICE = torch.device(pytorch.DEVICE_TYPE)
+from torch_jax.memory import generators, storage
 
 
 class FunctionRun(GraphRun):
@@ -113,7 +111,7 @@ class _Watch(pytorch.OperatorMode):
         super().__init__()
         self.run = run
         self._made: dict[int, weakref.ref] = {}
-        self._moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._constants = HostConstants()
         self._warned: set[int] = set()
         self._leaves: dict[int, tuple[torch.Tensor, Any]] = {}
 
@@ -127,10 +125,7 @@ class _Watch(pytorch.OperatorMode):
         kwargs = dict(kwargs or {})
         if not isinstance(func, OpOverload):
             return func(*args, **kwargs)
-        tensors = list(storage.tensors_in((args, kwargs)))
-        if self.run.host:
-            args, kwargs = self._on_device(func, args, kwargs, tensors)
-        tensors = [tensor for tensor in tensors if tensor.layout is torch.strided]
+        tensors = [t for t in storage.tensors_in((args, kwargs)) if t.layout is torch.strided]
         outside = {id(t.untyped_storage()) for t in tensors if not self._is_own(t)}
         for tensor in tensors:
             self._meet(tensor, id(tensor.untyped_storage()) in outside)
@@ -143,7 +138,10 @@ class _Watch(pytorch.OperatorMode):
                 raise _stops("torch.no_grad()")
         before, self.run.may_draw = self.run.may_draw, not _never_drops(func, args, kwargs)
         try:
-            result = func(*args, **kwargs)
+            if self.run.host:
+                result = self._constants.call(func, args, kwargs)
+            else:
+                result = func(*args, **kwargs)
         except RuntimeError as error:
             if "to be on the same device" not in str(error):
                 raise
@@ -220,27 +218,6 @@ class _Watch(pytorch.OperatorMode):
             f"({tracers.user_line()}), which a compiled program would do once: draw them on device "
             "'jax', and pass rng=, a jax.random.key"
         )
-
-    def _on_device(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
-        """Move tensors of a module on the CPU to the device, where they meet tensors of it."""
-        if not any(map(storage.is_jax_tensor, tensors)):
-            return args, kwargs
-        if kwargs.get("device") is not None:
-            kwargs["device"] = _DEVICE
-        written = {id(tensor) for tensor in variants.written(func, args, kwargs)}
-
-        def move(value: Any) -> Any:
-            if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-                return type(value)(map(move, value))
-            if not isinstance(value, torch.Tensor) or id(value) in written:
-                return value
-            if value.device.type != "cpu" or value.layout is not torch.strided or not value.dim():
-                return value
-            if id(value) not in self._moved:
-                self._moved[id(value)] = value, self.adopt(transfer.to_device(value))
-            return self._moved[id(value)][1]
-
-        return tuple(map(move, args)), {name: move(value) for name, value in kwargs.items()}
 
 
 def _never_drops(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> bool:
