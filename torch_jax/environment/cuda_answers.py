@@ -25,18 +25,12 @@ NCCL_VERSION = (2, 27, 3)
 _RUNTIME = "cudaProfilerStart cudaProfilerStop cudaHostRegister cudaHostUnregister"
 
 
-def nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Do nothing."""
-
-
 def always(value: Any) -> Callable[..., Any]:
     """Return a function of any arguments that returns ``value``."""
     return lambda *_args, **_kwargs: value
 
 
-def cudnn_version() -> int:
-    """Return the version of the cuDNN which JAX calls, elsewhere one that passes checks."""
-    return jax_core.cudnn_version() or CUDNN_VERSION
+nothing = always(None)
 
 
 # --- devices --------------------------------------------------------------------------------------
@@ -49,11 +43,6 @@ def set_device(device: Any) -> None:
     """
     number = device if isinstance(device, int) else torch.device(device).index or 0
     device_module.set_device(ordinals.known(number))
-
-
-def architectures() -> list[str]:
-    """Return the capability of the chip, as ``torch.cuda.get_arch_list`` writes it."""
-    return ["sm_{}{}".format(*device_module.compute_capability())]
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -165,14 +154,14 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_ZERO.split(), always(0)),
     **dict.fromkeys(_NO.split(), always(False)),
     **dict.fromkeys(_YES.split(), always(True)),
-    "backends.cudnn.version": cudnn_version,
+    "backends.cudnn.version": lambda: jax_core.cudnn_version() or CUDNN_VERSION,
     "caching_allocator_disabled": nullcontext,
     "cudart": runtime,
     "check_error": check_error,
     "device": lambda device=None: device_module.device(),
     "device_memory_used": device_module.memory_allocated,
     "get_allocator_backend": always("native"),
-    "get_arch_list": architectures,
+    "get_arch_list": lambda: ["sm_{}{}".format(*device_module.compute_capability())],
     "get_device_capability": device_module.compute_capability,
     "get_gencode_flags": always(""),
     "get_per_process_memory_fraction": always(1.0),

@@ -31,10 +31,6 @@ _PRIVATE = (
     "jiterator._create_multi_output_jit_fn memory._dump_snapshot memory._record_memory_history "
     "memory._snapshot memory._set_allocator_settings"
 )
-_BACKENDS = (
-    (torch.backends.cuda, "backends.cuda", "is_built"),
-    (torch.backends.cudnn, "backends.cudnn", "is_available version"),
-)
 
 
 class Name(NamedTuple):
@@ -100,9 +96,10 @@ def install() -> None:
         else:
             functions[one.value] = functools.partial(query, answer(one.name))
     callables.replace_all(functions)
-    for module, path, attributes in _BACKENDS:
-        for attribute in attributes.split():
-            wrap(module, attribute, functools.partial(query, answer(f"{path}.{attribute}")))
+    for name, found in cuda_answers.ANSWERS.items():
+        module, _, attribute = name.rpartition(".")
+        if module.startswith("backends."):
+            wrap(sys.modules[f"torch.{module}"], attribute, functools.partial(query, found))
     _install_attributes()
 
 

@@ -13,13 +13,7 @@ import torch
 from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants, ordinals
-from torch_jax.environment import (
-    callables,
-    cuda_answers,
-    cuda_names,
-    cuda_tensors,
-    regions,
-)
+from torch_jax.environment import callables, cuda_answers, cuda_names, cuda_tensors, regions
 from torch_jax.environment.callables import wrap
 from torch_jax.environment.cuda_names import query
 from torch_jax.environment.regions import (
@@ -106,12 +100,12 @@ def _redirect_autocast() -> None:
     Dynamo, if it is imported later, finds the replacements by their names, and learns that the
     originals return constants.
     """
+    makers: dict[Any, Callable[[Any], Any]] = {}
     for name in _AUTOCAST.split():
+        original = getattr(torch, name)
+        makers[original] = _of_autocast
         if not name.startswith("set"):
-            dynamo_constants.constant(getattr(torch, name))
-    makers: dict[Any, Callable[[Any], Any]] = {
-        getattr(torch, name): _of_autocast for name in _AUTOCAST.split()
-    }
+            dynamo_constants.constant(original)
     makers[torch.get_autocast_gpu_dtype] = functools.partial(
         query, lambda: torch.get_autocast_dtype(JAX)
     )
@@ -120,11 +114,8 @@ def _redirect_autocast() -> None:
 
 def _redirect_processes() -> None:
     """Replace functions of ``torch.distributed``: the backend ``"nccl"`` is ``"jax"``."""
-    makers = {
-        getattr(torch.distributed, name): _of_backends
-        for name in _TAKERS.split()
-        if hasattr(torch.distributed, name)
-    }
+    takers = (getattr(torch.distributed, name) for name in _TAKERS.split())
+    makers = dict.fromkeys(takers, _of_backends)
     makers[torch.distributed.init_device_mesh] = _mapped
     makers[torch.distributed.is_nccl_available] = where_cuda(lambda _original: True)
     callables.replace_all(makers)
