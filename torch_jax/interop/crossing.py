@@ -21,6 +21,7 @@ from torch_jax._private import jax_core
 from torch_jax.core import crossed, tracers
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch.jax_programs import NARROW
+from torch_jax.interop.jax_defaults import narrowed
 from torch_jax.memory import border, storage, transfer
 
 
@@ -51,10 +52,8 @@ def out(result: torch.Tensor, narrow: bool) -> Any:
     array = transfer.as_array(result)
     if not tracers.is_traced(array):
         crossed.mark(array)  # it may be the memory of a tensor, or of a parameter
-    if not narrow or array.dtype not in NARROW:
-        return array
     with x64():
-        return lax.convert_element_type(array, NARROW[array.dtype])
+        return narrowed(array, not narrow)
 
 
 def packed(array: Any, narrow: bool) -> Any:

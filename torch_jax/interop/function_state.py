@@ -4,7 +4,8 @@ A function is its code, and the values that its code can reach: defaults, variab
 globals that it names, and the values that these hold – functions, containers, objects. Numbers and
 texts count by value, arrays of JAX by identity since they cannot be written, NumPy's by their
 content. Definitions of libraries count by identity. So ``lambda x: x * scale``, made at each call,
-is the same function for the same scale, and another one for another.
+is the same function for the same scale, and another one for another. Two traces count as one if
+their equations are the same over the same constants.
 
 Python's ``pickle`` walks over the values, with rules of its own for those that this file knows. Of
 the bytes that it writes only a digest is kept.
@@ -28,9 +29,11 @@ import jax
 import numpy as np
 import torch
 
-from torch_jax.budgets import OBJECTS_OF_A_FUNCTION
+from torch_jax._private.jaxprs import core
+from torch_jax.budgets import ELEMENTS_OF_A_SMALL_CONSTANT, OBJECTS_OF_A_FUNCTION
 from torch_jax.core.user_code import is_library
 from torch_jax.dispatch.call_jax import Given
+from torch_jax.dispatch.jax_programs import mentions
 
 
 class NotUnderstood(Exception):
@@ -76,6 +79,19 @@ def state_of(function: Any, static: Iterable[Any] = ()) -> tuple | None:
         return _Walk(function, static).state()
     except (NotUnderstood, RecursionError, TypeError, pickle.PicklingError):
         return None
+
+
+def same_program(closed: Any) -> tuple:
+    """Return a key that is equal for jaxprs of the same equations over the same constants.
+
+    >>> one, other = (jax.make_jaxpr(lambda x: x * 2)(1.0) for _ in range(2))
+    >>> same_program(one) == same_program(other)
+    True
+    >>> same_program(one) == same_program(jax.make_jaxpr(lambda x: x * 3)(1.0))
+    False
+    """
+    calls_back = mentions(closed.jaxpr, "callback")  # it may write to objects of its own
+    return (not calls_back and state_of(None, (closed,))) or (Same(closed),)
 
 
 def identities_of(function: Callable[..., Any], static: Iterable[Any]) -> tuple[Same, ...]:
@@ -163,8 +179,8 @@ class _Walk(pickle.Pickler):
             return NotImplemented
         if kind is types.FunctionType:
             parts = self._of_function(value)
-        elif kind in PARTS:
-            parts = PARTS[kind](value)
+        elif kind in _PARTS:
+            parts = _PARTS[kind](value)
         else:
             parts = self._of_class(value) if isinstance(value, type) else _of_instance(value)
         return object, (), (kind, *parts)
@@ -243,12 +259,27 @@ def _contents(cell: types.CellType) -> tuple:
         return ()
 
 
-# The values that an object of a class holds.
-PARTS: dict[type, Callable[[Any], tuple]] = {
+def _constant(value: Any) -> Any:
+    """Return a constant; a small array of JAX as one of NumPy, which counts by its bytes."""
+    is_large = getattr(value, "size", 1) > ELEMENTS_OF_A_SMALL_CONSTANT
+    if is_large or not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
+        return value
+    is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
+    return value if is_key else np.asarray(value)
+
+
+# The values that an object of a class holds; of programs, without the names of variables.
+_PARTS: dict[type, Callable[[Any], tuple]] = {
     types.MethodType: lambda method: (method.__func__, method.__self__),
     functools.partial: lambda call: (call.func, call.args, call.keywords),
     types.CellType: _contents,
     weakref.ReferenceType: lambda reference: (reference(),),
+    core.ClosedJaxpr: lambda closed: (closed.jaxpr, *map(_constant, closed.consts)),
+    core.Jaxpr: lambda jaxpr: (jaxpr.constvars, jaxpr.invars, jaxpr.eqns, jaxpr.outvars),
+    core.JaxprEqn: lambda eqn: (
+        *(eqn.primitive, eqn.params, eqn.invars, eqn.outvars),
+        type(eqn.ctx),  # of ours, where 64-bit types are on
+    ),
 }
 
 

@@ -1,8 +1,8 @@
 """Calls of JAX functions: arguments sorted, and their traces found or made.
 
 A function is traced for each form of its arguments, and again when a value that it reads has
-changed (:mod:`torch_jax.interop.function_state`). If such a change cannot be noticed, it is traced
-at each call, and compiled again when the trace differs (:mod:`torch_jax.interop.same_program`).
+changed. If such a change cannot be noticed, it is traced at each call, and compiled again when the
+trace differs. :mod:`torch_jax.interop.function_state` compares both.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ from torch_jax.dispatch import call_jax as operator
 from torch_jax.dispatch import jax_programs
 from torch_jax.dispatch.call_jax import Given, Recent, Traced
 from torch_jax.interop import function_errors
-from torch_jax.interop.function_state import holds_arrays, identities_of, owner_of, state_of
-from torch_jax.interop.same_program import same_program
+from torch_jax.interop.function_state import (
+    holds_arrays,
+    identities_of,
+    owner_of,
+    same_program,
+    state_of,
+)
 from torch_jax.memory import dtypes, storage
 
 _GIVEN = Given()
