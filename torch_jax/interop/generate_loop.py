@@ -223,18 +223,16 @@ def _cache(model: Any, length: int, keys: Any = None, values: Any = None, at: An
 
 def _loop(model: Any, samples: bool, processors: list[Any]) -> _Loop:
     """Return the programs of a model for one way of choosing tokens; they are made once."""
-    said = tuple((type(p), _said(vars(p))) for p in processors)
+    said = tuple((type(p), *map(_said, vars(p).items())) for p in processors)
     modes = tuple(part.training for part in model.modules())
     key = samples, said, modes, model.config._attn_implementation
     return programs_of(model).get_or_make(key, lambda: _Loop(model, samples, processors))
 
 
-def _said(values: dict[str, Any]) -> tuple:
-    """Return the arguments of a processor as a key."""
-    return tuple(
-        (name, tuple(v.flatten().tolist()) if isinstance(v, torch.Tensor) else repr(v))
-        for name, v in values.items()
-    )
+def _said(argument: tuple[str, Any]) -> tuple[str, str]:
+    """Return an argument of a processor as a key; of tensors ``repr`` may leave elements out."""
+    name, value = argument
+    return name, repr(value.tolist() if isinstance(value, torch.Tensor) else value)
 
 
 class _Loop:
@@ -246,8 +244,7 @@ class _Loop:
 
         def begin(weights, given, ids, key, padded):
             rng = jax.random.fold_in(key, given.prompt)
-            state, _ = fn(*weights, given, ids, padded, method=self._prompt, rng=rng)
-            return _State(*state)
+            return fn(*weights, given, ids, padded, method=self._prompt, rng=rng)[0]
 
         def go_on(weights, given, state, key, end):
             def goes_on(state):
@@ -255,15 +252,14 @@ class _Loop:
 
             def token(state):
                 rng = jax.random.fold_in(key, state.length)
-                found, _ = fn(*weights, given, state, method=self._token, rng=rng)
-                return _State(*found)
+                return fn(*weights, given, state, method=self._token, rng=rng)[0]
 
             return lax.while_loop(goes_on, token, state)
 
         self.begin = jax.jit(begin, static_argnums=4)
         self.go_on = jax.jit(go_on, donate_argnums=2)
 
-    def _prompt(self, model: Any, given: _Given, ids: Any, padded: int) -> tuple:
+    def _prompt(self, model: Any, given: _Given, ids: Any, padded: int) -> _State:
         """Choose the first token; no operator reads behind the end of the prompt."""
         cache = _cache(model, ids.shape[1])
         logits = _logits(model, ids[:, :padded], given.mask, given.positions, cache)
@@ -271,9 +267,7 @@ class _Loop:
         state = _State(ids, *_contents(cache), torch.ones_like(ids[:, 0]), given.prompt)
         return self._chosen(given, state, logits.index_select(1, last)[:, 0])
 
-    def _token(self, model: Any, given: _Given, state: _State) -> tuple:
-        """Choose the next token."""
-        state = _State(*state)
+    def _token(self, model: Any, given: _Given, state: _State) -> _State:
         last = state.ids.index_select(1, (state.length - 1).reshape(1))
         cache = _cache(model, state.ids.shape[1], state.keys, state.values, state.length - 1)
         positions = given.positions
@@ -284,7 +278,7 @@ class _Loop:
         keys, values = _contents(cache)
         return self._chosen(given, state._replace(keys=keys, values=values), logits[:, -1])
 
-    def _chosen(self, given: _Given, state: _State, logits: torch.Tensor) -> tuple:
+    def _chosen(self, given: _Given, state: _State, logits: torch.Tensor) -> _State:
         """Return the state after a token was chosen by its logits."""
         ids, length = state.ids, state.length
         scores = logits.to(torch.float32)
@@ -306,7 +300,7 @@ class _Loop:
                 chosen = torch.where(unfinished > 0, chosen, given.pad)
             unfinished = unfinished * ~torch.isin(chosen, given.eos)
         ids = ids.index_copy(1, length.reshape(1), chosen[:, None])
-        return tuple(_State(ids, state.keys, state.values, unfinished, length + 1))
+        return _State(ids, state.keys, state.values, unfinished, length + 1)
 
 
 def _logits(model: Any, ids: Any, mask: Any, positions: Any, cache: Any) -> torch.Tensor:
