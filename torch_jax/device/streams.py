@@ -183,9 +183,7 @@ class StreamContext(contextlib.nullcontext):
         self.stream = stream
 
 
-def stream(stream: Any) -> StreamContext:
-    """Return a region on a stream."""
-    return StreamContext(stream)
+stream = StreamContext
 
 
 # --- torch.Stream, torch.Event --------------------------------------------------------------------

@@ -75,23 +75,22 @@ class Optax(Optimizer):
         given = dict(self._hyperparameters) if tx is self._tx else {}
         given.update({key: group.pop(key) for key in list(group) if key in _arguments(tx)})
         given = {in_groups(key): value for key, value in given.items()}
+        made = transformation(tx, given)
         super().add_param_group(group)
         try:
-            made = transformation(tx, given)
-            self._transformations.append(made)
-            numbers = self._tree_of(len(self._known), group, group["params"]).numbers()
+            numbers = self._tree_of(made, group, group["params"]).numbers()
         except BaseException:
             self.param_groups.pop()
-            del self._transformations[len(self.param_groups) :]
             raise
+        self._transformations.append(made)
         exact = {key: float(given[key]) for key in numbers if _is_number(given.get(key))}
         group.update({**numbers, **exact})  # not rounded to float32
         self._known.append(frozenset(numbers))
         self._fixed.append((_arguments(tx) | {"lr"}) - numbers.keys())
 
-    def _tree_of(self, at: int, group: dict[str, Any], parameters: Sequence[Any]) -> Tree:
+    def _tree_of(self, tx: Any, group: dict[str, Any], parameters: Sequence[Any]) -> Tree:
         """Return the form of the state for some parameters of a group."""
-        tx, wanted = self._transformations[at], set(map(id, parameters))
+        wanted = set(map(id, parameters))
         named = zip(group["params"], _names(group), strict=True)
         names = tuple(name for parameter, name in named if id(parameter) in wanted)
         forms = tuple((parameter.shape, parameter.dtype) for parameter in parameters)
@@ -102,9 +101,8 @@ class Optax(Optimizer):
             found = self._trees[key] = Tree(tx, names, shapes)  # it keeps ``tx``, and its id
         return found
 
-    def _part(self, at: int, group: dict[str, Any]) -> _Part:
-        active = [parameter for parameter in group["params"] if parameter.grad is not None]
-        return _Part(at, group, active, self._tree_of(at, group, active))
+    def _part(self, at: int, group: dict[str, Any], active: list[Any]) -> _Part:
+        return _Part(at, group, active, self._tree_of(self._transformations[at], group, active))
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -127,10 +125,10 @@ class Optax(Optimizer):
             extra.setdefault("value", loss)
         moved = []
         for at, group in enumerate(self.param_groups):
-            if any(parameter.grad is not None for parameter in group["params"]):
+            if active := _active(group):
                 self._check(at, group)
                 self._init_group(group)
-                moved.append(self._part(at, group))
+                moved.append(self._part(at, group, active))
         if moved:
             self._move(moved, {key: _detached(value) for key, value in extra.items()})
         return loss
@@ -198,7 +196,7 @@ class Optax(Optimizer):
     def _init_group(self, group: dict[str, Any], *_lists: Any) -> None:
         """Make the state that is missing; in a trace, outside of the program."""
         at = next(i for i, one in enumerate(self.param_groups) if one is group)
-        part = self._part(at, group)
+        part = self._part(at, group, _active(group))
         places = part.places()
         if all(leaf.key in self.state.get(p, ()) for p, leaf in places):
             return
@@ -244,8 +242,7 @@ class Optax(Optimizer):
                     f"the state has no {', '.join(sorted(missing))} in parameter group {at}: "
                     "it is of another transformation"
                 )
-            parameters = group["params"]
-            part = _Part(at, group, parameters, self._tree_of(at, group, parameters))
+            part = self._part(at, group, group["params"])
             wanted: dict[Any, dict[str, Leaf]] = {}
             for parameter, leaf in part.places():
                 wanted.setdefault(parameter, {})[leaf.key] = leaf
@@ -372,8 +369,11 @@ def _arguments(tx: Any) -> frozenset[str]:
     return frozenset(("lr", *inspect.signature(tx).parameters))
 
 
+def _active(group: dict[str, Any]) -> list[torch.Tensor]:
+    return [parameter for parameter in group["params"] if parameter.grad is not None]
+
+
 def _names(group: dict[str, Any]) -> list[str]:
-    """Return the names of a group's parameters."""
     return group.get("param_names") or [str(at) for at in range(len(group["params"]))]
 
 

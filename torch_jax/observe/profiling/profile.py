@@ -177,7 +177,6 @@ def answer(given: argparse.Namespace) -> int:
 
 
 def _as_json(found: Profile) -> dict:
-    """Return the profile as JSON."""
     lines = [
         {"file": file, "line": line, "function": function, "looks": looks}
         for (file, line, function), looks in found.python_lines.items()
