@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -94,14 +95,9 @@ class Environment:
         ...     torch.relu(torch.ones(2, device="jax")).cpu()
         tensor([2., 2.])
         """
-        if function is not None:
-            return Override(target, function, **options)
-
-        def permanent(function: Callable[..., Any]) -> Callable[..., Any]:
-            overrides.install(Override(target, function, **options))
-            return function
-
-        return permanent
+        if function is None:
+            return functools.partial(overrides.install, target, **options)
+        return Override(target, function, **options)
 
     def remove_override(self, target: Any) -> None:
         """Take away the last permanent override of ``target``; raise ``KeyError`` without any."""

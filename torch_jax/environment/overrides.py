@@ -90,16 +90,18 @@ class Override:
             _running.reset(token)
 
 
-def install(override: Override) -> None:
-    """Put an override in force permanently, on all threads."""
+def install(target: Any, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Put an override in force permanently, on all threads; return its function."""
     global _changes
+    override = Override(target, function, **options)
     override.was_used = True
     log.LOGGER.debug("%r comes into force", override)
-    for target in override.targets:
-        _use(target)
+    for one in override.targets:
+        _use(one)
         with _lock:
-            _permanent[target] = [*_permanent.get(target, ()), override]
+            _permanent[one] = [*_permanent.get(one, ()), override]
             _changes += 1
+    return function
 
 
 def remove(target: Any) -> None:
@@ -375,13 +377,7 @@ def register_op(name: str, **options: Any) -> Callable[[Callable], Callable]:
     >>> torch.ops.doc.twice(torch.ones(2, device="jax")).cpu()
     tensor([2., 2.])
     """
-
-    def enter(function: Callable) -> Callable:
-        plain = name.removeprefix("aten::").removeprefix("aten.")
-        op = variants.overload(plain)
-        if op is None:
-            raise ValueError(f"torch {torch.__version__} has no operator {name!r}")
-        install(Override(op, function, **options))
-        return function
-
-    return enter
+    op = variants.overload(name.removeprefix("aten::").removeprefix("aten."))
+    if op is None:
+        raise ValueError(f"torch {torch.__version__} has no operator {name!r}")
+    return functools.partial(install, op, **options)
