@@ -18,11 +18,11 @@ import torch
 from jax import lax
 
 from torch_jax._private import jax_core
-from torch_jax.core import crossed, tracers
+from torch_jax.core import tracers
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch.jax_programs import NARROW
 from torch_jax.interop.jax_defaults import narrowed
-from torch_jax.memory import border, storage, transfer
+from torch_jax.memory import border, storage
 
 
 def is_narrow() -> bool:
@@ -49,11 +49,8 @@ def constant(leaf: torch.Tensor) -> torch.Tensor:
 
 def out(result: torch.Tensor, narrow: bool) -> Any:
     """Return a result as an array."""
-    array = transfer.as_array(result)
-    if not tracers.is_traced(array):
-        crossed.mark(array)  # it may be the memory of a tensor, or of a parameter
     with x64():
-        return narrowed(array, not narrow)
+        return narrowed(border.users_array(result), not narrow)
 
 
 def packed(array: Any, narrow: bool) -> Any:
