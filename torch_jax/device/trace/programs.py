@@ -111,11 +111,9 @@ def fields(message: bytes | memoryview) -> dict[int, list[Any]]:
         elif kind == _BYTES:
             length, at = _integer(view, at)
             value, at = view[at : at + length].tobytes(), at + length
-        elif kind in _FIXED:
+        else:
             size = _FIXED[kind]
             value, at = int.from_bytes(view[at : at + size], "little"), at + size
-        else:
-            raise ValueError(f"wire type {kind} of field {number} at byte {at}")
         found.setdefault(number, []).append(value)
     return found
 
@@ -123,11 +121,10 @@ def fields(message: bytes | memoryview) -> dict[int, list[Any]]:
 def _integer(view: memoryview, at: int) -> tuple[int, int]:
     """Return an integer of seven bits a byte, and the place of the next value."""
     value = shift = 0
-    while at < len(view):
+    while True:
         byte = view[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
         shift += 7
-    raise ValueError("a message ends within a number")

@@ -120,11 +120,9 @@ def _failed(error: Exception, chip: Chip) -> dict[str, Any]:
     """Return the error and the needs of a program that does not compile or does not fit."""
     text = str(error)
     used = _USED.search(text)
-    needs = float(used.group(1)) * _UNITS[used.group(2)] if used else 0
+    needs = max(float(used[1]) * _UNITS[used[2]], chip.memory * 1.001) if used else 0
     causes = [f"{size} {shape} {name or ''}".strip() for size, name, shape in _CAUSE.findall(text)]
-    said = text.partition("\n")[0][:300]
-    needs = max(needs, chip.memory * 1.001 if used else 0)
-    return {"error": said, "needs": needs, "causes": causes[:3]}
+    return {"error": text.partition("\n")[0][:300], "needs": needs, "causes": causes[:3]}
 
 
 def lines(report: dict[str, Any]) -> Iterator[str]:
