@@ -517,8 +517,12 @@ def _place_of(tensor: torch.Tensor, memory: Any, key: list[Any]) -> Any:
 
 
 def _sees_conj(op: Any) -> bool:
-    """Return whether conjugated views reach the kernel: PyTorch resolves most."""
-    return any(pytorch.has_kernel(op.name(), key) for key in ("Conjugate", "Negative"))
+    """Return whether conjugated views are to be resolved here: PyTorch resolves most.
+
+    Operators of our own resolve theirs before they are called.
+    """
+    keys = ("Conjugate", "Negative") if op.namespace != "torch_jax" else ()
+    return any(pytorch.has_kernel(op.name(), key) for key in keys)
 
 
 def _is_lazy(value: Any) -> bool:
