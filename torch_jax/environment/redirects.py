@@ -114,8 +114,8 @@ def _redirect_autocast() -> None:
 
 def _redirect_processes() -> None:
     """Replace functions of ``torch.distributed``: the backend ``"nccl"`` is ``"jax"``."""
-    takers = (getattr(torch.distributed, name) for name in _TAKERS.split())
-    makers = dict.fromkeys(takers, _of_backends)
+    takers = (getattr(torch.distributed, name, None) for name in _TAKERS.split())
+    makers = dict.fromkeys(filter(None, takers), _of_backends)  # some builds have none
     makers[torch.distributed.init_device_mesh] = _mapped
     makers[torch.distributed.is_nccl_available] = where_cuda(lambda _original: True)
     callables.replace_all(makers)
