@@ -41,7 +41,7 @@ def _classified(x: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x, _multiples(x, len(x), x.shape[1]))
 
 
-# The layer, made anew for each contender, and the shape of its input.
+# A function that makes the layer for each contender, and the shape of its input.
 LAYERS: dict[str, tuple[Callable[[], Layer], tuple[int, ...]]] = {
     "conv1d 9": (lambda: nn.Conv1d(64, 64, 9, padding=4), (8, 64, 400)),
     "conv2d 3": (lambda: nn.Conv2d(64, 64, 3, padding=1), (4, 64, 56, 56)),

@@ -21,7 +21,6 @@ from torch_jax.ops import rnn
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _FLOATS = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
-_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 def _padded(
@@ -71,7 +70,7 @@ def _is_taken(
     if input.dim() != dims or not states or states[0].dim() != 3:
         return False
     hidden, directions = states[0].shape[-1], 1 + bidirectional
-    rows, batch = _GATES[kind] * hidden, input.shape[1] if dims == 3 else states[0].shape[1]
+    rows, batch = rnn.KINDS[kind].gates * hidden, (input if dims == 3 else states[0]).shape[1]
     expected: list[tuple] = [(num_layers * directions, batch, hidden)] * len(states)
     for size in (input.shape[-1], *[hidden * directions] * (num_layers - 1)):
         expected += [(rows, size), (rows, hidden), *[(rows,)] * (2 * has_biases)] * directions

@@ -64,7 +64,7 @@ def _by_images(input, weight, geometry, dtype, spread) -> jax.Array:
     """
     stride, edges, dilation, groups = geometry
     x = forms.padded(input, 2, edges[:1], spread and spread[:1])
-    each = forms.parts(x, 2, weight.shape[2:3], stride, dilation)
+    each = forms.parts(x, 2, weight.shape[2:3], stride[:1], dilation[:1])
     x = jnp.moveaxis(jnp.stack([part for _, part in each], 2), 3, 1)
     batch, depth, channels, slices, *size = x.shape
     images = x.reshape(batch * depth, channels * slices, *size)

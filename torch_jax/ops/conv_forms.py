@@ -70,16 +70,17 @@ def is_few(output: jax.Array) -> bool:
 def forward_by_patches(input: jax.Array, weight: jax.Array, groups: int) -> bool:
     """Return whether :func:`patches_forward` is the form of a convolution."""
     window = weight.shape[2:]
-    return _may_multiply(input, window, groups) and is_looped(input.shape[2:], window)
+    is_plain = groups == 1 and _is_plain(input) and is_small(window)
+    return is_plain and is_looped(input.shape[2:], window)
 
 
 def input_by_patches(output: jax.Array, size, weight: jax.Array, geometry) -> bool:
     """Return whether :func:`patches_to_input` is the form of an input gradient."""
     window, groups = weight.shape[2:], geometry[3]
-    if is_tiled(size, window, geometry):
-        return groups == 1 and _is_plain(output)
+    if groups != 1 or not _is_plain(output):
+        return False
     slow = is_looped(output.shape[2:], window) or is_few(output)
-    return _may_multiply(output, window, groups) and slow
+    return is_tiled(size, window, geometry) or (is_small(window) and slow)
 
 
 def weight_form(output: jax.Array, input: jax.Array, shape: Sequence[int], geometry) -> Any:
@@ -88,15 +89,12 @@ def weight_form(output: jax.Array, input: jax.Array, shape: Sequence[int], geome
     if groups == input.shape[1] > 1:
         is_short = math.prod(window) <= ELEMENTS_OF_A_WEIGHT_GRADIENT
         return sums_to_weight if is_short and _is_plain(output) else None
-    if groups == 1 and _is_plain(output) and is_tiled(input.shape[2:], window, geometry):
-        return patches_to_weight
+    if groups != 1 or not _is_plain(output):
+        return None
     slow = is_few(output) or is_looped(input.shape[2:], output.shape[2:])
-    is_form = _may_multiply(output, window, groups) and (slow or math.prod(window) == 1)
+    is_form = is_small(window) and (slow or math.prod(window) == 1)
+    is_form = is_form or is_tiled(input.shape[2:], window, geometry)
     return patches_to_weight if is_form else None
-
-
-def _may_multiply(x: jax.Array, window: Sequence[int], groups: int) -> bool:
-    return groups == 1 and is_small(window) and _is_plain(x)
 
 
 def _is_plain(x: jax.Array) -> bool:
@@ -129,7 +127,7 @@ def parts(x: jax.Array, first: int, window, stride, dilation) -> Iterator[tuple]
     """
     size = x.shape[first : first + len(window)]
     for taps in itertools.product(*map(range, window)):
-        each = zip(size, window, taps, stride, dilation, strict=False)
+        each = zip(size, window, taps, stride, dilation, strict=True)
         slices = [slice(t * d, n - (k - 1 - t) * d, s) for n, k, t, s, d in each]
         yield taps, x[*[slice(None)] * first, *slices]
 

@@ -79,6 +79,7 @@ class Kind(NamedTuple):
     """The functions of a kind of layer.
 
     Attributes:
+      gates: how many vectors of the hidden size a step computes.
       step: returns the hidden and the cell state, given the gates of the input, those of the hidden
         state, and both states. Layers other than LSTMs have None for the cell state.
       keep: returns what ``back`` needs of each step, ``[time, batch, size]``, given the gates of
@@ -88,6 +89,7 @@ class Kind(NamedTuple):
         its gates, and the cell state's gradient, given those of the new states, and what was kept.
     """
 
+    gates: int
     step: Callable[..., Any]
     keep: Callable[..., Any]
     back: Callable[..., Any]
@@ -151,10 +153,10 @@ def _keep_after(by, input_gates, hidden_gates, before, after, cx, over_time):
 
 
 KINDS = {
-    "lstm": Kind(_lstm_step, _lstm_keep, _lstm_back),
-    "gru": Kind(_gru_step, _gru_keep, _gru_back),
-    "rnn_tanh": Kind(_tanh_step, _keep_after, _tanh_back),
-    "rnn_relu": Kind(_relu_step, _keep_after, _relu_back),
+    "lstm": Kind(4, _lstm_step, _lstm_keep, _lstm_back),
+    "gru": Kind(3, _gru_step, _gru_keep, _gru_back),
+    "rnn_tanh": Kind(1, _tanh_step, _keep_after, _tanh_back),
+    "rnn_relu": Kind(1, _relu_step, _keep_after, _relu_back),
 }
 
 
