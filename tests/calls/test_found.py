@@ -97,6 +97,11 @@ FOUND = {
     "smooth_l1_loss of nothing": lambda: check(
         "F.smooth_l1_loss(a, b)", a=T((2, 0), grad=True), b=T((2, 0))
     ),
+    "conv_transpose3d of nothing": lambda: check(
+        "F.conv_transpose3d(a, b, stride=2, dilation=(1, 2, 1))",
+        a=T((0, 2, 2, 1, 0), grad=True),
+        b=T((2, 1, 2, 3, 3), grad=True),
+    ),
     "ctc_loss of no batch": lambda: check(
         "F.ctc_loss(a, b, (), ())", a=T((5, 0, 4)), b=T((0, 2), dtype="int64", values="1:3")
     ),

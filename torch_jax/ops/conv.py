@@ -96,6 +96,9 @@ def _to_input(output, size, weight, geometry, dtype=None) -> jax.Array:
     def multiply(output, weight):
         return forms.patches_to_input(output, size, weight, geometry)
 
+    if not output.size:  # XLA does not spread nothing
+        shape = output.shape[0], weight.shape[1] * geometry[-1], *size
+        return jnp.zeros(shape, dtype or output.dtype)
     if forms.input_by_patches(output, size, weight, geometry):
         return lax.platform_dependent(output, weight, cpu=multiply, default=convolve)
     return convolve(output, weight)
