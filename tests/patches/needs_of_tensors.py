@@ -48,6 +48,16 @@ def data_may_come_from_the_device() -> bool:
     return on_jax(weight)
 
 
+@need("torch.nn.modules.transformer._detect_is_causal_mask")
+def masks_are_not_looked_at() -> bool:
+    layer = nn.TransformerEncoderLayer(4, 2, 4, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    scripted = torch.jit.script(encoder)(torch.ones(1, 3, 4), torch.zeros(3, 3))
+    encode = torch_jax.jit(encoder.to("jax"), pure=True)
+    encoded = encode(ones(1, 3, 4), torch.zeros(3, 3, device="jax"))
+    return torch.allclose(encoded.cpu(), scripted, atol=1e-6)
+
+
 # --- constructors ---------------------------------------------------------------------------------
 
 

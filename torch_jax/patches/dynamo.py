@@ -32,6 +32,7 @@ _SEEN_THROUGH = frozenset(
         "torch_jax.interop.from_jax",
         "torch_jax.patches.higher_order",
         "torch_jax.patches.imports",
+        "torch_jax.patches.modules",
         "torch_jax.patches.safetensors",
         "torch_jax.patches.transformers",
     )

@@ -1,4 +1,4 @@
-"""Moving a module or a parameter to the device keeps its object, as between any two devices."""
+"""Modules: those that move to the device keep their parameters; masks are not looked at."""
 
 from __future__ import annotations
 
@@ -109,6 +109,24 @@ def _moved_since(_gradients: Any) -> Any:
         "backward through a graph that was made before its parameters moved to or from device "
         "'jax': move the module first, then run forward and backward"
     )
+
+
+@patch("torch.nn.modules.transformer._detect_is_causal_mask", AT_IMPORT)
+def _patch_causal_masks(original: Any) -> Any:
+    """``nn.TransformerEncoder`` reads its mask, only to choose a kernel: a read ends a program.
+
+    A mask that is read has no such choice under ``jit``, ``torch.compile`` or ``vmap``, and on
+    accelerators the host waits for it. Callers who know that it is causal say ``is_causal=True``.
+    """
+
+    def detect(  # TorchScript compiles it, and so the name of the device is written out
+        mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
+    ) -> bool:
+        if is_causal is None and mask is not None and mask.device.type == "jax":
+            return False
+        return original(mask, is_causal, size)
+
+    return detect
 
 
 @patch("torch.Tensor.data", AT_FIRST_USE)
