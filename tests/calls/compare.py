@@ -17,6 +17,7 @@ from tests.calls.call import Call, T, make
 from tests.calls.names import names
 from tests.support.agreement import assert_agree, both_raised, wide
 from tests.support.arguments import on, outcome, tensors
+from torch_jax import config
 
 # Autocast is asked of operators for which the CPU's policy is that of accelerators; einsum and
 # recurrent networks have none on the CPU.
@@ -58,7 +59,14 @@ def check(expression: str, /, within: str = "", **given: T) -> Verdict:
 
 
 def compare(call: Call) -> Verdict:
-    """See :func:`check`."""
+    """See :func:`check`; by PyTorch's kernels, as where JAX is on the CPU, and by XLA's."""
+    for way in ("torch", "xla"):
+        with config.temporarily("eager_on_cpu", way):
+            verdict = _compare(call)
+    return verdict
+
+
+def _compare(call: Call) -> Verdict:
     made = {name: make(t, place) for place, (name, t) in enumerate(call.tensors.items())}
     expected, actual = _both(call, made, _results)
     if _no_kernel(expected[1]):

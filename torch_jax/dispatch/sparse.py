@@ -236,9 +236,12 @@ def _embedding_bag_backward(
     scale_grad_by_freq, mode, sparse, per_sample_weights, padding_idx=-1,
 ) -> Any:  # fmt: skip
     """Return gradients of ``nn.EmbeddingBag``: PyTorch composes the sparse gradient of rows."""
+    integer = torch.promote_types(indices.dtype, offsets.dtype)
+    indices, offsets = indices.to(integer), offsets.to(integer)
     if not offset2bag.numel():  # the CPU's kernel leaves it to the backward pass
-        places = torch.arange(indices.numel(), dtype=offsets.dtype, device=indices.device)
-        offset2bag = torch.searchsorted(offsets, places, right=True) - 1
+        places = torch.arange(indices.numel(), dtype=integer, device=indices.device)
+        options = {"right": True, "out_int32": integer == torch.int32}
+        offset2bag = torch.searchsorted(offsets, places, **options) - 1
     bags = offset2bag, bag_size
     options = scale_grad_by_freq, mode, per_sample_weights, padding_idx
     if sparse:
