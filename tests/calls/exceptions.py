@@ -126,7 +126,7 @@ EXCEPTIONS: tuple[Exempt, ...] = (
         r"strides",
     ),
     Exempt(
-        "without gradients the CPU, and no other device, has a kernel for one dim, of plain strides",
+        "without gradients the CPU, and no other device, has a kernel for one dim",
         r"F\.max_pool1d\(",
         r"strides",
     ),

@@ -166,6 +166,15 @@ def branches_are_trained_in_functions_of_jax() -> bool:
     return gradient(jnp.ones((3, 2), jnp.float32)).shape == (3, 2)
 
 
+@need("torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS")
+def functions_are_taken_under_autocast() -> bool:
+    torch._dynamo.reset()
+    x = ones(1, 1, 2, 2)
+    with torch.autocast("jax", torch.bfloat16):
+        product = torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x @ x + 1, (x,))
+        return flex_attention(x, x, x).dtype == product.dtype == torch.bfloat16
+
+
 @need("torch.utils.checkpoint.checkpoint")
 def checkpoints_are_kept_apart() -> bool:
     def step(x: torch.Tensor) -> torch.Tensor:

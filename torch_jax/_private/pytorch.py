@@ -101,7 +101,8 @@ def kernels_alone() -> Iterator[None]:
         yield
 
 
-AUTOCAST_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutocastPrivateUse1"))
+_AUTOCAST_KEY = _lookup("_C.DispatchKey.AutocastPrivateUse1")
+AUTOCAST_KEYS = torch._C.DispatchKeySet(_AUTOCAST_KEY)
 DEVICE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
@@ -150,6 +151,42 @@ def remove_kernel(op: Any) -> None:
     """Remove the kernel of :func:`add_kernel`."""
     del op.py_kernels[torch._C.DispatchKey.PrivateUse1]
     forget_dispatch(op)
+
+
+def follow_autocast() -> Callable[[], None]:
+    """Give higher-order operators, also later ones, CUDA's rules of autocast; return the undo."""
+    known = getattr(torch._ops, "_higher_order_ops", {})
+    undo = [_follow_autocast(op) for op in known.values()]
+    defaults = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
+    defaults.append(_AUTOCAST_KEY)
+
+    def back() -> None:
+        defaults.remove(_AUTOCAST_KEY)
+        for one in undo:
+            one()
+
+    return back
+
+
+def _follow_autocast(op: Any) -> Callable[[], None]:
+    before = op.non_fallthrough_keys
+    of_cuda = op.py_kernels.get(torch._C.DispatchKey.AutocastCUDA)
+    if of_cuda is None:
+        op.fallthrough(_AUTOCAST_KEY)
+    else:
+
+        def cast(*args: Any, **kwargs: Any) -> Any:
+            with _exclude_keys(AUTOCAST_KEYS):
+                return of_cuda(*args, **kwargs)
+
+        op.py_impl(_AUTOCAST_KEY)(cast)
+
+    def back() -> None:
+        op.non_fallthrough_keys = before
+        op.py_kernels.pop(_AUTOCAST_KEY, None)
+        forget_dispatch(op)
+
+    return back
 
 
 def forget_dispatch(op: Any) -> None:

@@ -240,8 +240,8 @@ def _embedding_bag_backward(
     indices, offsets = indices.to(integer), offsets.to(integer)
     if not offset2bag.numel():  # the CPU's kernel leaves it to the backward pass
         places = torch.arange(indices.numel(), dtype=integer, device=indices.device)
-        options = {"right": True, "out_int32": integer == torch.int32}
-        offset2bag = torch.searchsorted(offsets, places, **options) - 1
+        is_short = integer == torch.int32
+        offset2bag = torch.searchsorted(offsets, places, right=True, out_int32=is_short) - 1
     bags = offset2bag, bag_size
     options = scale_grad_by_freq, mode, per_sample_weights, padding_idx
     if sparse:

@@ -8,7 +8,15 @@ from typing import Any
 
 from torch_jax._private import pytorch
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.patching import patch
+from torch_jax.core.patching import AT_IMPORT, patch
+
+
+@patch(
+    "torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", AT_IMPORT, is_registration=True
+)
+def _follow_autocast(_defaults: Any) -> Callable[[], None]:
+    """Operators of functions know autocast of PyTorch's own devices, and raise for others."""
+    return pytorch.follow_autocast()
 
 
 def _serve(kernel: str, op: Any) -> Callable[[], None] | None:
