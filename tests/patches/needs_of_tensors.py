@@ -89,9 +89,11 @@ def pinning_changes_nothing() -> bool:
 
 _ANSWERS = {
     "emptyCache": "empty_cache",
+    "getDeviceCapability": "get_device_capability",
     "getDeviceStats": "memory_allocated",
     "getMemoryInfo": "get_memory_info",
     "isAllocatorInitialized": "memory_allocated",
+    "resetAccumulatedStats": "reset_accumulated_memory_stats",
     "resetPeakStats": "reset_peak_memory_stats",
     "synchronizeDevice": "synchronize",
 }

@@ -50,6 +50,12 @@ x = torch.ones(1, device="jax")
 
 torch.UntypedStorage(3, device="jax").nbytes()
 """,
+    "torch._C._accelerator_emptyHostCache": """
+import torch
+x = torch.ones(1, device="jax")
+
+torch.accelerator.empty_host_cache()
+""",
     "torch.autograd.Variable._execution_engine": """
 import torch
 x = torch.ones(2, device="jax", requires_grad=True)

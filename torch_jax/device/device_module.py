@@ -32,7 +32,7 @@ from torch_jax.device.streams import (  # noqa: F401, what the module has too
 )
 from torch_jax.device.streams import awake as _jax
 from torch_jax.device.tensor_types import kinds
-from torch_jax.memory import generators
+from torch_jax.memory import dtypes, generators
 
 globals().update(kinds())  # FloatTensor and similar
 
@@ -190,8 +190,8 @@ def compute_capability(device: Any = None) -> tuple[int, int]:
 
 
 def get_device_capability(device: Any = None) -> dict[str, Any]:
-    """Return the dtypes that the device computes with."""
-    return {"supported_dtypes": {*get_amp_supported_dtype(), torch.float32, torch.float64}}
+    """Return the dtypes that tensors of the device may have, as ``"supported_dtypes"``."""
+    return {"supported_dtypes": set(dtypes.TO_JAX)}
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:

@@ -72,11 +72,14 @@ def _warn_pin_memory() -> None:
 
 _ANSWERS = {
     "emptyCache": module.empty_cache,
+    "emptyHostCache": module.empty_cache,  # C++ would end in a segfault
+    "getDeviceCapability": module.get_device_capability,
     "getDeviceIndex": ordinals.current,
     "getDeviceStats": module.memory_stats,
     "getMemoryInfo": module.mem_get_info,
     "getStream": module.current_stream,
     "isAllocatorInitialized": lambda: True,
+    "resetAccumulatedStats": module.reset_accumulated_memory_stats,
     "resetPeakStats": module.reset_peak_memory_stats,
     "setDeviceIndex": module.set_device,
     "synchronizeDevice": module.synchronize,
