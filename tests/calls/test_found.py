@@ -97,6 +97,11 @@ FOUND = {
     "smooth_l1_loss of nothing": lambda: check(
         "F.smooth_l1_loss(a, b)", a=T((2, 0), grad=True), b=T((2, 0))
     ),
+    "solve_triangular of another dtype": lambda: check(
+        "torch.linalg.solve_triangular(a, b, upper=False)",
+        a=T((2, 2), values="positive"),
+        b=T((2, 1), dtype="bfloat16"),
+    ),
     "conv_transpose3d of nothing": lambda: check(
         "F.conv_transpose3d(a, b, stride=2, dilation=(1, 2, 1))",
         a=T((0, 2, 2, 1, 0), grad=True),

@@ -10,6 +10,7 @@ from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.linalg import adjoint as adjoint_of
 from torch_jax.ops.linalg import lu_factor, nothing, permutation, raised, raises, svd
 from torch_jax.ops.on_host import on_host
+from torch_jax.ops.promotion import convert
 from torch_jax.ops.registry import column_major, op
 
 
@@ -45,7 +46,8 @@ def triangular(a, b, *, upper, left=True, unit=False, transpose=False, conjugate
 
 @op("linalg_solve_triangular")
 def linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False):
-    return triangular(self, B, upper=upper, left=left, unit=unitriangular)
+    b = convert(B, self.dtype)  # as PyTorch's kernel: under autocast the dtypes may differ
+    return triangular(self, b, upper=upper, left=left, unit=unitriangular)
 
 
 @op("triangular_solve")
