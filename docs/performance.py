@@ -31,9 +31,8 @@ The mode says how torch_jax ran the calls that were timed: a call of [torch_jax.
 of [torch.compile](compile.md), `lazy` and `fused` are recordings without a function, and `eager` is
 one operator after the other. Of two modes, the second is that of the contender beside.
 
-`TORCH_JAX_KEEP_HOST_MEMORY=1` takes CPU time off a convolutional training step. The GPT has 6
-layers of width 384; the ResNet reads 32 images of 32x32, timm's models 8. Eagerly on the CPU, a
-small operator costs 1 to 6 µs more than in PyTorch (`BENCH_ARGS="ops loops"`).
+The GPT has 6 layers of width 384; the ResNet reads 32 images of 32x32, timm's models 8. Eagerly on
+the CPU, a small operator costs 1 to 6 µs more than in PyTorch (`BENCH_ARGS="ops loops"`).
 
 `make bench` measures (`BENCH_ARGS="ops jit"`: a part), and `make measured` makes this page from
 [all results](performance.jsonl). Results of a busy machine are refused.

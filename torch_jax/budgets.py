@@ -63,6 +63,9 @@ ELEMENTS_OF_A_WEIGHT_GRADIENT = 27
 # Elements of the largest window of a maximum whose gradient is written out, one sum for each:
 # 5x5 takes 2.5 times as long as a scatter on CPUs, and 7x7 with stride 7 200 times.
 ELEMENTS_OF_A_MAXIMUM = 9
+# Elements of a sum over leading dims, from which on XLA's reductions on the CPU take 10 to 40 times
+# as long as a product with ones (256x32000: 25 ms and 1).
+ELEMENTS_OF_A_WIDE_SUM = 1 << 13
 # Reads of other places that may be behind a result of a fused program on the CPU.
 READS_OF_A_FUSION = 32
 # Groups of causal attention's blocks: programs grow with them, as the work does that they skip.

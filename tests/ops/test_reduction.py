@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+import torch_jax
 from tests.support.compare import check, check_raises
 from tests.support.values import SPECIAL, make
 
@@ -31,6 +32,14 @@ def test_sums(f, dtype):
     check(lambda x: f(x, (), True), x)
     check(lambda x: f(x, 0, dtype=torch.float64), x)
     return check(lambda x: f(x, 1, dtype=torch.int32), x.detach())
+
+
+def test_a_wide_sum_over_leading_dims_is_a_product():
+    x = make(torch.float32, 3, 2, 5, 1639, grad=True)
+    check(lambda x: x.sum((0, 1)), x)
+    check(lambda x: x.mean(0, keepdim=True), x)
+    wide = torch_jax.jit(lambda x: x.sum(0)).lower(torch.ones(2, 8193, device="jax"))
+    assert "dot_general" in wide.as_text()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -21,7 +21,7 @@ import torch
 
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
-from torch_jax.dispatch import attention_choice, cpu, recurrent
+from torch_jax.dispatch import attention_choice, cpu, cross_entropy, recurrent
 from torch_jax.dispatch.out_variants import out_kernel
 from torch_jax.dispatch.storage_kernels import COPIES, KERNELS, redispatch_to_meta
 from torch_jax.eager import bound, by_torch, flat_draws, variants
@@ -35,6 +35,7 @@ Call = Callable[..., Any]
 # Composites that are replaced before autograd sees the operators PyTorch composes them of.
 ABOVE_AUTOGRAD: dict[Any, Call] = {
     torch.ops.aten.scaled_dot_product_attention.default: attention_choice.attend,
+    torch.ops.aten.cross_entropy_loss.default: cross_entropy.cross_entropy,
     **recurrent.NETWORKS,
 }
 

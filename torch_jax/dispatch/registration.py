@@ -107,6 +107,8 @@ def _own_operators() -> Any:
         _ADAM.format("", "Scalar[]", "Scalar[]"),
         _ADAM.format(".counted", "Tensor[]", "Tensor[]"),
         *_RECURRENT,
+        "cross_entropy_backward(Tensor grad, Tensor log_softmax, Tensor target, Tensor? weight, "
+        "Tensor total_weight, int reduction, int ignore_index) -> Tensor",
     ):
         library.define(schema)
         name, _, _ = schema.partition("(")

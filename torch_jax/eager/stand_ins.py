@@ -195,6 +195,16 @@ def _for_onednn(input, hx, cx, w_ih, w_hh, b_ih, b_hh):
     return tuple(x.contiguous() for x in (input, hx, cx, w_ih, w_hh, *biases))
 
 
+@_stands_in_for("torch_jax::cross_entropy_backward")
+def cross_entropy_backward(grad, log_softmax, *given):
+    """Return the gradient of logits as PyTorch composes it."""
+    target, weight, total, *how = given
+    images = log_softmax.dim() == 4
+    back = torch.ops.aten.nll_loss2d_backward if images else torch.ops.aten.nll_loss_backward
+    chosen = back(grad, log_softmax, target, weight, *how, total)
+    return torch.ops.aten._log_softmax_backward_data(chosen, log_softmax, 1, log_softmax.dtype)
+
+
 @_stands_in_for("torch_jax::copy")
 def copy(self, dtype):
     """Return a contiguous copy in a dtype."""

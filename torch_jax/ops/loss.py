@@ -173,6 +173,22 @@ def nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index
     return jnp.where(hit, -jnp.expand_dims(grad * w, axis), 0).astype(self.dtype)
 
 
+@op("torch_jax::cross_entropy_backward", meta=False)
+def cross_entropy_backward(
+    grad, log_softmax, target, weight, total_weight, reduction, ignore_index
+):
+    """Return the gradient of the logits ``[batch, classes, ...]``: softmax less one, weighted."""
+    index, w = _nll_weights(log_softmax, target, weight, ignore_index)
+    scale = grad.astype(w.dtype) * w
+    if reduction == MEAN:
+        scale = scale / total_weight.astype(w.dtype)
+    y = log_softmax.astype(w.dtype)
+    hit = jax.lax.broadcasted_iota(index.dtype, y.shape, 1) == jnp.expand_dims(index, 1)
+    found = (jnp.exp(y) - hit) * jnp.expand_dims(scale, 1)
+    # a class that is ignored may have an infinite loss
+    return jnp.where(jnp.expand_dims(w == 0, 1), 0, found).astype(log_softmax.dtype)
+
+
 # Margins between classes. Every pair is compared, one array (N, C, C) or (N, C) that XLA fuses.
 
 

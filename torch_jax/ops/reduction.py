@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from torch_jax import target
+from torch_jax.budgets import ELEMENTS_OF_A_WIDE_SUM
 from torch_jax.ops.derivatives import differentiated_as, magnitude, power_of_size, root
 from torch_jax.ops.pointwise import quotient
 from torch_jax.ops.promotion import category, convert, floating, opmath
@@ -54,13 +55,28 @@ def _accumulable(x: jax.Array, dtype: Any) -> jax.Array:
     return x.astype(np.int64 if category(x.dtype) < 2 and dtype is None else opmath(x.dtype))
 
 
+def _sum(x: jax.Array, dims: tuple[int, ...], keepdims: bool) -> jax.Array:
+    """Sum over dims; a wide sum over leading ones, as of gradients of biases, is a product."""
+    leads = dims == tuple(range(len(dims))) and x.dtype in (np.float32, np.float64)
+    if not (leads and target.on_cpu() and _is_wide(x.shape[len(dims) :])):
+        return jnp.sum(x, dims, keepdims=keepdims)
+    ones = jnp.ones(x.shape[: len(dims)], x.dtype)
+    total = jnp.tensordot(ones, x, len(dims), precision=lax.Precision.HIGHEST)
+    return jnp.expand_dims(total, dims) if keepdims else total
+
+
+def _is_wide(shape: tuple[Any, ...]) -> bool:
+    known = all(isinstance(n, int) for n in shape)  # under ``jax.export`` one may be a symbol
+    return known and math.prod(shape) > ELEMENTS_OF_A_WIDE_SUM
+
+
 @op("sum", "sum.dim_IntList")
 def sum_dim(self, dim=None, keepdim=False, *, dtype=None):
     """Sum; integers and bools in int64."""
     if dtype == jnp.bool_:
         return jnp.any(self, axes(self, dim), keepdims=keepdim)
     x = _accumulable(self, dtype)
-    return jnp.sum(x, axes(x, dim), keepdims=keepdim)
+    return _sum(x, axes(x, dim), keepdim)
 
 
 @op("nansum", meta=lambda dim=None: dim != ())
@@ -83,7 +99,7 @@ def prod(self, dim=None, keepdim=False, *, dtype=None):
 def mean(self, dim=None, keepdim=False, *, dtype=None):
     """Return the mean; NaN of nothing."""
     x = _accumulable(self, dtype)
-    return quotient(jnp.sum(x, axes(x, dim), keepdims=keepdim), _counted(x, dim))
+    return quotient(_sum(x, axes(x, dim), keepdim), _counted(x, dim))
 
 
 def _moments(x, dim, correction, keepdim):
