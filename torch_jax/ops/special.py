@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.special as jsp
 import numpy as np
-from jax import lax
 
 from torch_jax.ops.derivatives import slope
 from torch_jax.ops.unary import Unary, float_op
@@ -321,13 +320,5 @@ def erfcx(x):
     return jnp.where(x < 0, 2 * jnp.exp(x * x) - value, value)
 
 
-@slope(lambda x: math.sqrt(2 / math.pi) / erfcx(-x * math.sqrt(0.5)))
-def log_ndtr(x):
-    """Use ``erfcx`` for negative ``x``, where ``ndtr`` itself would vanish."""
-    t = x * math.sqrt(0.5)
-    tail = jnp.log(erfcx(-t) / 2) - t * t
-    return jnp.where(x < -1, tail, jnp.log1p(-lax.erfc(t) / 2))
-
-
-for _function in (airy_ai, erfcx, log_ndtr, spherical_bessel_j0):
+for _function in (airy_ai, erfcx, jsp.log_ndtr, spherical_bessel_j0):
     float_op(f"special_{_function.__name__}", _function)

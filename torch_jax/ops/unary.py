@@ -113,12 +113,6 @@ def sigmoid(x):
     return 1 / (1 + jnp.exp(-x)) if category(x.dtype) == 3 else jax.nn.sigmoid(x)
 
 
-def _entr(x):
-    """Return ``-x log x``: 0 at 0, -inf below, NaN kept."""
-    inside = jnp.where(x > 0, -x * jnp.log(jnp.where(x > 0, x, 1)), 0)
-    return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, -np.inf, inside))
-
-
 for _name, _function in {
     "acos": _by_quadrant(jnp.arccos, 0, -1),
     "acosh": _by_quadrant(jnp.arccosh, 0, 1),
@@ -147,7 +141,7 @@ for _name, _function in {
     "sin": jnp.sin,
     "sinc": jnp.sinc,
     "sinh": _sinh,
-    "special_entr": _entr,
+    "special_entr": jsp.entr,
     "special_i0e": jsp.i0e,
     "special_i1": jsp.i1,
     "special_i1e": jsp.i1e,
