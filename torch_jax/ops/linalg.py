@@ -195,12 +195,6 @@ def cholesky(self, upper=False):
 
 @op("linalg_qr")
 def linalg_qr(A, mode="reduced"):
-    m, n = A.shape[-2:]
-    k = min(m, n)
-    if A.size == 0:
-        columns = m if mode == "complete" else k
-        q = jnp.broadcast_to(jnp.eye(m, columns, dtype=A.dtype), (*A.shape[:-2], m, columns))
-        return nothing(A) if mode == "r" else q, jnp.zeros((*A.shape[:-2], columns, n), A.dtype)
     if mode == "r":
         return nothing(A), jnp.linalg.qr(A, mode="r")
     return lax_linalg.qr(A, full_matrices=mode == "complete")
@@ -284,7 +278,7 @@ def svd(x: jax.Array, full_matrices: bool = True, compute_uv: bool = True) -> An
     """
     options: dict[str, Any] = {"full_matrices": full_matrices, "compute_uv": compute_uv}
     decompose = target.svd_of_tpus()
-    if decompose is None:
+    if decompose is None or x.size == 0:
         return lax_linalg.svd(x, **options)
     with jax.enable_x64(False):
         s, *vectors = decompose(x, subset_by_index=None, **options)
@@ -293,18 +287,6 @@ def svd(x: jax.Array, full_matrices: bool = True, compute_uv: bool = True) -> An
 
 @op("_linalg_svd")
 def linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None):
-    m, n = A.shape[-2:]
-    if A.size == 0:
-        s = jnp.zeros((*A.shape[:-2], min(m, n)), _real(A.dtype))
-        if not compute_uv:
-            return nothing(A), s, nothing(A)
-        columns = (m, n) if full_matrices else (min(m, n),) * 2
-
-        def identity(rows, columns):
-            eye = jnp.eye(rows, columns, dtype=A.dtype)
-            return jnp.broadcast_to(eye, (*A.shape[:-2], rows, columns))
-
-        return identity(m, columns[0]), s, column_major(identity(columns[1], n))
     if not compute_uv:
         return nothing(A), svd(A, compute_uv=False), nothing(A)
     u, s, vh = svd(A, full_matrices=full_matrices)

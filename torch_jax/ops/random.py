@@ -13,6 +13,7 @@ from jax import lax
 
 from torch_jax.ops.promotion import category, opmath, or_float
 from torch_jax.ops.registry import op
+from torch_jax.ops.sort import search
 
 # ---- building blocks
 
@@ -346,8 +347,7 @@ def multinomial(self, num_samples, replacement=False, *, key):
     total = jnp.cumsum(weights, -1)
     u = _unit(key, (*self.shape[:-1], num_samples), weights.dtype) * total[..., -1:]
     u = jnp.minimum(u, jnp.nextafter(total[..., -1:], jnp.zeros((), u.dtype)))
-    search = lambda row, x: jnp.searchsorted(row, x, side="right")  # noqa: E731
-    return (jax.vmap(search) if self.ndim == 2 else search)(total, u)
+    return search(total, u, right=True)
 
 
 # ---- randomized leaky relu

@@ -49,13 +49,23 @@ class _Segments:
         start = jnp.full((self.batch, self.count, x.shape[-1]), initial, x.dtype)
         return write(start, self.at, x, method)
 
-    def extremes(self, x, result):
-        """Return which elements are NaN or equal to their segment's result."""
-        return jnp.isnan(x) | (x == self.spread(result))
-
     def spread(self, x):
         """Give each element the value of its segment, and 0 to elements of none."""
         return x.at[self.at].get(mode="fill", fill_value=0)
+
+    def slopes(self, x, result, reduce: str, initial):
+        """Return the derivative of its segment's result by each element.
+
+        Equal extremes share it; that of a product leaves out each element in turn.
+        """
+        if reduce in ("max", "min"):
+            chosen = (jnp.isnan(x) | (x == self.spread(result))).astype(x.dtype)
+            return chosen / jnp.maximum(self.spread(self.reduce(chosen, "add")), 1)
+        if reduce == "mean":
+            return 1 / jnp.maximum(self.spread(self.lengths), 1)
+        if reduce == "prod":
+            return _product_of_others(self, x, 1 if initial is None else initial)
+        return 1
 
 
 def _check_lengths(data, lengths=None, axis=0, unsafe=False):
@@ -88,38 +98,27 @@ def segment_reduce(
     return segments.join(result)
 
 
-def _shared_by_extremes(data, reduce, *, lengths=None, offsets=None, axis=0, **options):
-    """Return extremes as means of equal elements, which share their gradient evenly."""
-    how = {"lengths": lengths, "offsets": offsets, "axis": axis, **options}
-    result = segment_reduce(data, reduce, **how)
-    if reduce not in ("max", "min"):
-        return result
+def _by_slopes(data, reduce, *, lengths=None, offsets=None, axis=0, initial=None, **options):
+    fixed, bounds = lax.stop_gradient(data), {"lengths": lengths, "offsets": offsets, "axis": axis}
+    result = segment_reduce(fixed, reduce, initial=initial, **bounds)
     segments = _Segments(lengths, offsets, data.shape, axis)
-    x = segments.split(data, segments.size)
-    chosen = segments.extremes(x, segments.split(lax.stop_gradient(result), segments.count))
-    share = jnp.maximum(segments.reduce(chosen.astype(x.dtype), "add"), 1)
-    return segments.join(segments.reduce(jnp.where(chosen, x, 0), "add") / share)
+    x, of = segments.split(data, segments.size), segments.split(result, segments.count)
+    slopes = segments.slopes(lax.stop_gradient(x), of, reduce, initial)
+    return segments.join(segments.reduce(slopes * x, "add"))
 
 
-op("segment_reduce", check=_check_lengths)(differentiated_as(_shared_by_extremes)(segment_reduce))
+op("segment_reduce", check=_check_lengths)(differentiated_as(_by_slopes)(segment_reduce))
 
 
 @op("_segment_reduce_backward", meta=False)
 def segment_reduce_backward(
     grad, output, data, reduce, *, lengths=None, offsets=None, axis=0, initial=None
 ):
-    """Share the gradient of equal extremes; that of a product leaves out each element in turn."""
+    """Return the gradient of each element; elements of no segment have none."""
     segments = _Segments(lengths, offsets, data.shape, axis)
-    x = segments.split(data, segments.size)
+    x, result = segments.split(data, segments.size), segments.split(output, segments.count)
     grads = segments.spread(segments.split(grad, segments.count))
-    if reduce in ("max", "min"):
-        chosen = segments.extremes(x, segments.split(output, segments.count))
-        share = segments.spread(segments.reduce(chosen.astype(x.dtype), "add"))
-        grads = jnp.where(chosen, grads / jnp.maximum(share, 1), 0)
-    elif reduce == "mean":
-        grads = grads / jnp.maximum(segments.spread(segments.lengths), 1)
-    elif reduce == "prod":
-        grads = grads * _product_of_others(segments, x, 1 if initial is None else initial)
+    grads = grads * segments.slopes(x, result, reduce, initial)
     inside = (segments.at[1] < segments.count)[..., None]
     return segments.join(jnp.where(inside, grads, 0)).astype(data.dtype)
 
