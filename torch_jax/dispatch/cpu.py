@@ -53,13 +53,15 @@ def on_cpu(op: Any) -> Callable[..., Any]:
     return call
 
 
-def unless_running(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` in place of ``op``, or the CPU where it leads back to ``op``.
+def unless_running(
+    op: Any, function: Callable[..., Any], otherwise: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """Return ``function`` in place of ``op``, or ``otherwise`` where it leads back to ``op``.
 
     PyTorch derives some operators of one another both ways: a functional one from its ``out=``
-    overload, and here the latter from the former. Such a circle ends on the CPU.
+    overload, and here the latter from the former. Such a circle ends on the CPU by default.
     """
-    to_cpu = on_cpu(op)
+    to_cpu = otherwise or on_cpu(op)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         running = _running.__dict__.setdefault("ops", set())

@@ -232,7 +232,15 @@ def _composite(op: Any) -> Call | None:
 def _variant(op: Any) -> Call | None:
     """Return an in-place or ``out=`` overload of a functional operator that is itself composed."""
     functional = variants.functional_of(op) if op._schema.is_mutable else None
-    return None if functional is None else cpu.unless_running(op, derived(op, functional))
+    if functional is None:
+        return None
+    otherwise = pytorch.decompositions().get(op)
+    return _at_once_on_cpu(op, cpu.unless_running(op, derived(op, functional), otherwise))
+
+
+def _at_once_on_cpu(op: Any, run: Call) -> Call:
+    """Return a call of other operators, or PyTorch's kernel where JAX is on the CPU."""
+    return by_torch.kernel(op, signature(op, frozenset()), run, by_torch.on_cpu(op))
 
 
 def derived(op: Any, functional: Any) -> Call:
@@ -261,7 +269,9 @@ def _composed_in_place(op: Any, functional: Any) -> Call:
 
 def _decomposition(op: Any) -> Call | None:
     decomposition = pytorch.decompositions().get(op)
-    return None if decomposition is None else cpu.unless_running(op, decomposition)
+    if decomposition is None:
+        return None
+    return _at_once_on_cpu(op, cpu.unless_running(op, decomposition))
 
 
 def _on_cpu(op: Any) -> Call | None:

@@ -147,14 +147,6 @@ def linspace(start, end, steps, *, dtype=None):
     return _ramp(start, end, steps, dtype).astype(dtype)
 
 
-@op(*(f"logspace{o}" for o in ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")))
-def logspace(start, end, steps, base=10.0, *, dtype=None):
-    """Return ``base`` to the powers of :func:`linspace`."""
-    dtype = _ramp_dtype(dtype, start, end)
-    exponents = _ramp(start, end, steps, dtype)
-    return jnp.power(jnp.asarray(base).astype(exponents.dtype), exponents).astype(dtype)
-
-
 @op("tril_indices")
 def tril_indices(row, col, offset=0, *, dtype=np.int64):
     """Positions on and below a diagonal, as a constant of shape ``(2, count)``."""

@@ -66,12 +66,6 @@ def polygamma(n, self):
         return x.dtype.type(factor) * zeta(jnp.asarray(n + 1, x.dtype), x)
 
 
-@op("mvlgamma")
-def mvlgamma(self, p):
-    """Do ``jax.scipy.special.multigammaln``."""
-    return jsp.multigammaln(wide_float(self), p)
-
-
 def _incomplete_gamma(inside: Callable[..., jax.Array], at_zero: int) -> Callable[..., jax.Array]:
     """Compute ``inside`` in double precision, since errors grow with ``a``.
 

@@ -93,13 +93,6 @@ def addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
     return addmm(self, mat1, mat2, beta=beta, alpha=alpha).astype(out_dtype)
 
 
-@op("_addmm_activation", static=_SCALARS, products=True)
-def _addmm_activation(self, mat1, mat2, *, beta=1, alpha=1, use_gelu=False):
-    """Do ``addmm`` and then relu or gelu."""
-    x = addmm(self, mat1, mat2, beta=beta, alpha=alpha)
-    return jax.nn.gelu(x, approximate=False) if use_gelu else jnp.maximum(x, 0)
-
-
 @op("addbmm", static=_SCALARS, products=True)
 def addbmm(self, batch1, batch2, *, beta=1, alpha=1):
     """Add ``beta * self`` and the batch's sum of products: one contraction of two axes."""

@@ -237,12 +237,6 @@ def logsumexp(self, dim, keepdim=False):
     return jax.nn.logsumexp(x, over, keepdims=keepdim)
 
 
-@op("trace")
-def trace(self):
-    """Sum the diagonal; integers in int64."""
-    return jnp.trace(_accumulable(self, None))
-
-
 def vector_norm(x: jax.Array, ord: float, dim: Dims = None, keepdim: bool = False) -> jax.Array:
     """Return ``(sum |x|^ord)^(1/ord)`` with its limits at 0 and at the infinities."""
     x = x.astype(opmath(x.dtype))
@@ -299,15 +293,6 @@ def foreach_norm(self, ord=2, dtype=None):
 def foreach_powsum(self, ord=2, dtype=None):
     """Return ``sum |x|^ord`` of each tensor."""
     return [linalg_powsum(x, ord, dtype=dtype).astype(dtype or x.dtype) for x in self]
-
-
-@op("renorm", static=("p",))
-def renorm(self, p, dim, maxnorm):
-    """Scale slices along ``dim`` whose norm exceeds ``maxnorm`` down to it."""
-    x = self.astype(opmath(self.dtype))
-    others = tuple(d for d in range(x.ndim) if d != dim % x.ndim)
-    size = vector_norm(x, p, others, keepdim=True)
-    return x * jnp.where(size > maxnorm, maxnorm / (size + 1e-7), 1).astype(size.dtype)
 
 
 @op("hash_tensor")

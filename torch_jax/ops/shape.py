@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -24,12 +23,6 @@ def cat(tensors, dim=0):
 def stack(tensors, dim=0):
     """Do ``jnp.stack`` with PyTorch's promotion."""
     return jnp.stack(promote(*tensors), dim)
-
-
-@op("block_diag")
-def block_diag(tensors):
-    """Count vectors and numbers as one row."""
-    return jax.scipy.linalg.block_diag(*promote(*tensors))
 
 
 @op("flip")
@@ -105,15 +98,6 @@ def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
     values = jnp.expand_dims(_grow(src.astype(self.dtype), src.ndim - 1, 0, length), axis)
     matrix = jnp.where(_diagonals(matrix) == offset, values, matrix)
     return jnp.moveaxis(matrix, (-2, -1), (dim1, dim2))
-
-
-@op("diag_embed")
-def diag_embed(self, offset=0, dim1=-2, dim2=-1):
-    """Put the last dimension on a diagonal of two new ones."""
-    size, rank = self.shape[-1] + abs(offset), self.ndim + 1
-    zeros = jnp.zeros((*self.shape[:-1], size, size), self.dtype)
-    matrix = diagonal_scatter(zeros, self, offset, -2, -1)
-    return jnp.moveaxis(matrix, (-2, -1), (dim1 % rank, dim2 % rank))
 
 
 def _spread(src, shape, dim: int, start: int, step: int):

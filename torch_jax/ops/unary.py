@@ -145,6 +145,7 @@ for _name, _function in {
     "special_i0e": jsp.i0e,
     "special_i1": jsp.i1,
     "special_i1e": jsp.i1e,
+    "special_log_ndtr": jsp.log_ndtr,
     "special_modified_bessel_i0": jsp.i0,
     "special_modified_bessel_i1": jsp.i1,
     "special_ndtri": jsp.ndtri,
