@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -163,10 +162,7 @@ def triu_indices(row, col, offset=0, *, dtype=np.int64):
 def kaiser_window(window_length, periodic=True, beta=12.0, *, dtype=None):
     """Return a window; a periodic one is a longer symmetric one without its last element."""
     dtype = or_float(dtype)
-    intervals = window_length if periodic else window_length - 1
     if window_length <= 1:
         return jnp.ones(window_length, dtype)
     beta = jnp.asarray(beta).astype(opmath(dtype))
-    x = lax.iota(np.int64, window_length).astype(beta.dtype) * (2 / intervals) - 1
-    bessel = jax.scipy.special.i0
-    return (bessel(beta * jnp.sqrt(jnp.maximum(1 - x * x, 0))) / bessel(beta)).astype(dtype)
+    return jnp.kaiser(window_length + periodic, beta)[:window_length].astype(dtype)

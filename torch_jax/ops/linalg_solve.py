@@ -8,7 +8,7 @@ from jax.lax import linalg as lax_linalg
 
 from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.linalg import adjoint as adjoint_of
-from torch_jax.ops.linalg import lu_factor, nothing, permutation, raised, raises, svd
+from torch_jax.ops.linalg import lu_factor, nothing, raised, raises, svd
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import convert
 from torch_jax.ops.registry import column_major, op
@@ -59,23 +59,11 @@ def triangular_solve(self, A, upper=True, transpose=False, unitriangular=False):
 # LU
 
 
-def _lu_solve(lu, order, b, adjoint):
-    """Solve A x = b, or with the adjoint of A, where ``L @ U`` is ``A[order]``."""
-    if not adjoint:
-        b = jnp.take_along_axis(b, order[..., None], axis=-2)
-        y = triangular(lu, b, upper=False, unit=True)
-        return triangular(lu, y, upper=True)
-    y = triangular(lu, b, upper=True, transpose=True, conjugate=True)
-    z = triangular(lu, y, upper=False, unit=True, transpose=True, conjugate=True)
-    return jnp.take_along_axis(z, jnp.argsort(order)[..., None], axis=-2)
-
-
 @op("linalg_lu_solve")
 def linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False):
     lu, b = batched(LU, B if left else adjoint_of(B))
-    size = lu.shape[-1]
-    order = jnp.broadcast_to(permutation(pivots, size), (*b.shape[:-2], size))
-    x = _lu_solve(lu, order, b, adjoint == left)
+    pivots = jnp.broadcast_to(pivots, lu.shape[:-1])
+    x = jax.scipy.linalg.lu_solve((lu, pivots - 1), b, trans=2 if adjoint == left else 0)
     return x if left else adjoint_of(x)
 
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.ops.derivatives import transposed
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import promote
 from torch_jax.ops.registry import op
@@ -170,30 +171,28 @@ def select_scatter(self, src, dim, index):
 
 @op("unfold_backward")
 def unfold_backward(grad_in, input_sizes, dim, size, step):
-    """Add windows back at their places, in ``size / step`` shifted sums.
+    """Transpose windows, joined of ``size / step`` shifted tensors, so that no scatter is needed.
 
     The gradient's dims of length one spread, as those of an envelope's windows in ``istft``.
     """
     if not input_sizes:
         return grad_in.reshape(())
     dim %= len(input_sizes)
-    pieces = -(-size // step)
-    shape = list(input_sizes)
-    shape[dim] = grad_in.shape[dim]
-    windows = jnp.moveaxis(jnp.broadcast_to(grad_in, (*shape, size)), -1, dim + 1)
-    windows = _grow(windows, dim + 1, 0, pieces * step)
-    shape[dim] = (shape[dim] + pieces - 1) * step
-    total = jnp.zeros(shape, grad_in.dtype)
-    for k in range(pieces):
-        piece = lax.slice_in_dim(windows, k * step, (k + 1) * step, axis=dim + 1)
-        piece = piece.reshape(*shape[:dim], -1, *shape[dim + 1 :])
-        total = total + _grow(piece, dim, k * step, shape[dim])
-    total = lax.slice_in_dim(total, 0, min(shape[dim], input_sizes[dim]), axis=dim)
-    return _grow(total, dim, 0, input_sizes[dim])
+    count, pieces = grad_in.shape[dim], -(-size // step)
+
+    def unfold(x):
+        x = _grow(x, dim, 0, (count + pieces - 1) * step)
+        shape = (*x.shape[:dim], count, step, *x.shape[dim + 1 :])
+        starts = range(0, pieces * step, step)
+        parts = [lax.slice_in_dim(x, at, at + count * step, axis=dim) for at in starts]
+        windows = jnp.concatenate([part.reshape(shape) for part in parts], dim + 1)
+        return jnp.moveaxis(lax.slice_in_dim(windows, 0, size, axis=dim + 1), dim + 1, -1)
+
+    windows = (*input_sizes[:dim], count, *input_sizes[dim + 1 :], size)
+    return transposed(unfold, jnp.broadcast_to(grad_in, windows), input_sizes)
 
 
 def _grow(x, dim: int, start: int, size: int):
-    """Put zeros before and after along ``dim``, up to ``size``."""
-    return jnp.pad(
-        x, [(start, size - start - n) if d == dim else (0, 0) for d, n in enumerate(x.shape)]
-    )
+    """Put zeros before and after along ``dim``, up to ``size``, or leave elements out."""
+    edges = [(start, size - start - n, 0) if d == dim else (0, 0, 0) for d, n in enumerate(x.shape)]
+    return lax.pad(x, jnp.zeros((), x.dtype), edges)

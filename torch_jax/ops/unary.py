@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -145,7 +144,6 @@ for _name, _function in {
     "special_i0e": jsp.i0e,
     "special_i1": jsp.i1,
     "special_i1e": jsp.i1e,
-    "special_log_ndtr": jsp.log_ndtr,
     "special_modified_bessel_i0": jsp.i0,
     "special_modified_bessel_i1": jsp.i1,
     "special_ndtri": jsp.ndtri,
@@ -172,9 +170,7 @@ _rounding("round", jnp.round)
 @op("round.decimals")
 def round_decimals(self, *, decimals):
     """Scale by a power of ten, round half to even, and scale back."""
-    x = wide_float(self)
-    ten = x.dtype.type(10.0 ** abs(decimals))
-    return jnp.round(x * ten) / ten if decimals >= 0 else jnp.round(x / ten) * ten
+    return jnp.round(wide_float(self), decimals)
 
 
 @op("frac", meta="trunc")
@@ -209,10 +205,7 @@ def sign(self):
 @op("sgn")
 def sgn(self):
     """Return the sign; for complex, the number over its absolute value."""
-    if category(self.dtype) != 3:
-        return sign(self)
-    size = jnp.abs(self)
-    return jnp.where(size == 0, 0, self / jnp.where(size == 0, 1, size).astype(self.dtype))
+    return jnp.sign(self) if category(self.dtype) == 3 else sign(self)
 
 
 @op("signbit")
@@ -224,19 +217,7 @@ def signbit(self):
 @op("nan_to_num")
 def nan_to_num(self, nan=None, posinf=None, neginf=None):
     """Replace NaN and infinities; these become the largest numbers unless others are given."""
-    if category(self.dtype) < 2:
-        return self
-    if category(self.dtype) == 3:
-        parts = (nan_to_num(x, nan, posinf, neginf) for x in (self.real, self.imag))
-        return lax.complex(*parts)
-    limits = jnp.finfo(self.dtype)
-
-    def value(given: Any, default: Any) -> jax.Array:
-        return jnp.asarray(default if given is None else given).astype(self.dtype)
-
-    x = jnp.where(jnp.isnan(self), value(nan, 0), self)
-    x = jnp.where(self == np.inf, value(posinf, limits.max), x)
-    return jnp.where(self == -np.inf, value(neginf, limits.min), x)
+    return jnp.nan_to_num(self, nan=0 if nan is None else nan, posinf=posinf, neginf=neginf)
 
 
 @op("logit")
