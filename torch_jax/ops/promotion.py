@@ -58,19 +58,10 @@ def category(dtype: Any) -> int:
 
 def join(a: np.dtype | None, b: np.dtype | None) -> np.dtype | None:
     """Return the smallest dtype that holds both, as ``torch.promote_types``; None is neutral."""
-    if a is None or b is None or a == b:
+    if a is None or b is None:
         return b if a is None else a
-    if category(a) != category(b) or category(a) in (1, 2):
-        if {a, b} == set(HALVES):
-            return np.dtype(np.float32)
-        if category(a) == category(b) == 1 or category(a) == category(b) == 2:
-            return np.dtype(jnp.promote_types(a, b))
-        low, high = sorted((a, b), key=category)
-        if category(high) == 3 and category(low) == 2:
-            real = join(low, np.finfo(high).dtype)
-            return np.result_type(real, np.complex64) if low not in HALVES else high
-        return high
-    return np.dtype(jnp.promote_types(a, b))
+    with jax.numpy_dtype_promotion("standard"):  # which agrees with PyTorch's, for all dtypes
+        return np.dtype(jnp.promote_types(a, b))
 
 
 def is_wrapped(x: Any) -> bool:
