@@ -43,6 +43,7 @@ from torch_jax.budgets import (
     ELEMENTS_OF_A_CONVOLUTION,
     ELEMENTS_OF_A_WEIGHT_GRADIENT,
 )
+from torch_jax.ops.derivatives import transposed
 from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import opmath
 
@@ -132,16 +133,6 @@ def parts(x: jax.Array, first: int, window, stride, dilation) -> Iterator[tuple]
         yield taps, x[*[slice(None)] * first, *slices]
 
 
-def _rows(x: jax.Array) -> jax.Array:
-    return x.reshape(-1, x.shape[-1])
-
-
-def _product(a: jax.Array, b: jax.Array, contracted: tuple[int, int]) -> jax.Array:
-    """Return a product of matrices over these dimensions of them."""
-    numbers = ((contracted[:1], contracted[1:]), ((), ()))
-    return lax.dot_general(a, b, numbers, precision=precision(a.dtype, "conv"))
-
-
 def _patches(input: jax.Array, window, geometry) -> jax.Array:
     """Return the input at each place of the window, ``[batch, ..., in, window]``, as a kernel."""
     stride, edges, dilation, _ = geometry
@@ -161,33 +152,20 @@ def patches_forward(input: jax.Array, weight: jax.Array, geometry) -> jax.Array:
     patches = _patches(input, weight.shape[2:], geometry)
     *lead, inputs, elements = patches.shape
     patches = patches.reshape(-1, inputs * elements)
-    out = _product(patches, weight.reshape(len(weight), -1), (1, 1))
+    exact, numbers = precision(patches.dtype, "conv"), (((1,), (1,)), ((), ()))
+    out = lax.dot_general(patches, weight.reshape(len(weight), -1), numbers, precision=exact)
     return jnp.moveaxis(out.reshape(*lead, len(weight)), -1, 1)
 
 
 def patches_to_input(output: jax.Array, size, weight: jax.Array, geometry) -> jax.Array:
     """Return an input gradient as one product, whose parts are added in place."""
-    stride, edges, dilation, _ = geometry
-    window, map_ = weight.shape[2:], output.shape[2:]
-    product = _product(_rows(jnp.moveaxis(output, 1, -1)), weight.reshape(len(weight), -1), (1, 0))
-    product = product.reshape(output.shape[0], *map_, *weight.shape[1:])
-    if is_tiled(size, window, geometry):
-        n = len(window)
-        pairs = itertools.chain.from_iterable((1 + i, n + 2 + i) for i in range(n))
-        return product.transpose(0, n + 1, *pairs).reshape(len(output), weight.shape[1], *size)
-    total = jnp.zeros((output.shape[0], *size, weight.shape[1]), product.dtype)
-    for taps in itertools.product(*map(range, window)):
-        starts = [t * d - low for t, d, (low, _) in zip(taps, dilation, edges, strict=True)]
-        each = zip(starts, size, map_, stride, strict=True)
-        places = [(start, n - start - (o - 1) * s - 1) for start, n, o, s in each]
-        total = total + padded(product[..., *taps], 1, places, stride)
-    return jnp.moveaxis(total, -1, 1)
+    shape = output.shape[0], weight.shape[1], *size
+    return transposed(lambda input: patches_forward(input, weight, geometry), output, shape)
 
 
 def patches_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> jax.Array:
     """Return a weight gradient as one product, in the weight's own order."""
-    patches = _patches(input, shape[2:], geometry).reshape(-1, math.prod(shape[1:]))
-    return _product(_rows(jnp.moveaxis(output, 1, -1)), patches, (0, 0)).reshape(shape)
+    return transposed(lambda weight: patches_forward(input, weight, geometry), output, shape)
 
 
 def sums_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> jax.Array:
