@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from torch_jax.ops.derivatives import differentiated_as
+from torch_jax.ops.derivatives import differentiated_as, transposed
 from torch_jax.ops.promotion import opmath
 from torch_jax.ops.reduction import vector_norm
 from torch_jax.ops.registry import op
@@ -50,18 +50,13 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
 @op("embedding_dense_backward")
 def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
     """Return rows of ``grad_output`` added up by index, except those of ``padding_idx``."""
-    indices = indices.reshape(-1)
-    rows = grad_output.reshape(len(indices), grad_output.shape[-1])
-    return _table_grad(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
+    return _table_grad(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)
 
 
-def _table_grad(rows, indices, count, padding_idx, scale_by_freq):
-    rows = rows.astype(opmath(rows.dtype))
-    if scale_by_freq:
-        rows = rows / _counts(indices, count)[indices][:, None]
-    if padding_idx >= 0:
-        indices = jnp.where(indices == padding_idx, count, indices)
-    return _add_rows(rows, indices, count)
+def _table_grad(rows, indices, count, *options):
+    return transposed(
+        lambda table: _counted_rows(table, indices, *options), rows, (count, rows.shape[-1])
+    )
 
 
 def _self_in_range(self, indices):
