@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import functorch, pytorch
+from torch_jax.eager.stand_ins import additive
 from torch_jax.recorded.one_by_one import compile_nothing
 
 _math = torch.ops.aten._scaled_dot_product_attention_math
@@ -52,7 +53,7 @@ def attend(
     fusable = fusable and not (dropout_p and compile_nothing())  # nor is the CPU's kernel for it
     if not fusable or (causal_mask and not flash):
         options = {"scale": scale, "enable_gqa": enable_gqa}
-        mask = _additive(attn_mask, query)
+        mask = additive(attn_mask, query)
         return _math(query, key, value, mask, dropout_p, is_causal, **options)[0]
     if _is_spread(key) and key.shape[1] != query.shape[1]:
         each = query.shape[1] // key.shape[1]
@@ -134,14 +135,6 @@ def _transformed(dropout_p: float) -> bool:
     return functorch.forward_mode() or (dropout_p > 0 and functorch.transforms_active())
 
 
-def _additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
-    """Return a bool mask as numbers to add: 0 where a query may look, -inf where it may not."""
-    if mask is None or mask.dtype != torch.bool:
-        return mask
-    zeros = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
-    return zeros.masked_fill_(mask.logical_not(), -torch.inf)
-
-
 # --- gradients of gradients -----------------------------------------------------------------------
 
 
@@ -180,7 +173,7 @@ def _by_definition(grad, query, key, value, bias, wanted, is_causal, scale) -> t
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
     if bias is not None:
-        added: Any = _additive(bias, q)
+        added = additive(bias, q)
         scores = scores + added.to(wide)
     weights = torch.ops.aten._safe_softmax(scores, -1)
     of_weights = g @ v.mT

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torch_jax._private import pytorch
 from torch_jax.memory.shared import Elsewhere
 from torch_jax.ops import rnn
 
@@ -37,7 +38,7 @@ def attention(
     """Return attention by the CPU's flash kernel; with dropout, JAX's, which draws the numbers."""
     key, value = _as_many_heads(query, key), _as_many_heads(query, value)
     _refuse_flash(query, key, value, dropout_p)
-    mask = _additive(attn_bias, query)
+    mask = additive(attn_bias, query)
     out, sums = _flash(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)
     nothing = torch.zeros(2, dtype=torch.int64, device="cpu")
     lengths = query.shape[2], key.shape[2]
@@ -56,7 +57,7 @@ def attention_backward(
         raise Elsewhere  # or results of XLA
     grads = _flash_backward(
         grad_out, query, keys, values, out, logsumexp.view(query.shape[:3]), 0.0, is_causal,
-        attn_mask=_additive(attn_bias, query), scale=scale,
+        attn_mask=additive(attn_bias, query), scale=scale,
     )  # fmt: skip
     pairs = zip(grads, (query, key, value), strict=True)
     return *(_of_heads(grad, like) for grad, like in pairs), None
@@ -69,12 +70,12 @@ def _refuse_flash(query, key, value, dropout_p: float) -> None:
         raise Elsewhere
 
 
-def _additive(mask: Any, query: torch.Tensor) -> Any:
-    """Return a mask as numbers to add: the CPU's kernel takes no bools."""
+def additive(mask: Any, query: torch.Tensor) -> Any:
+    """Return a bool mask as numbers to add: 0 where a query may look, -inf where it may not."""
     if mask is None or mask.dtype != torch.bool:
         return mask
-    numbers = torch.zeros(mask.shape, dtype=query.dtype, device="cpu")
-    return numbers.masked_fill_(~mask, -torch.inf)
+    zeros = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
+    return zeros.masked_fill_(mask.logical_not(), -torch.inf)
 
 
 def _as_many_heads(query: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -88,20 +89,9 @@ def _of_heads(grad: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return grad.unflatten(1, (like.shape[1], -1)).sum(2)
 
 
-@_stands_in_for("aten::_fused_rms_norm_backward")
-def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask):
-    """Return gradients of input and weight."""
-    inner = list(range(input.dim() - len(normalized_shape), input.dim()))
-    outer = list(range(input.dim() - len(normalized_shape)))
-    wide = rstd.dtype
-    grad, normed = grad_out.to(wide), input.to(wide) * rstd
-    scaled = grad if weight is None else grad * weight.to(wide)
-    grad_input = rstd * (scaled - normed * (scaled * normed).mean(inner, keepdim=True))
-    grad_weight = None
-    if output_mask[1] and weight is not None:
-        product = grad * normed
-        grad_weight = (product.sum(outer) if outer else product).to(weight.dtype)
-    return grad_input.to(input.dtype) if output_mask[0] else None, grad_weight
+STAND_INS["aten::_fused_rms_norm_backward"] = pytorch.decompositions()[
+    torch.ops.aten._fused_rms_norm_backward.default
+]
 
 
 def _loop(step, states, xs, reverse):

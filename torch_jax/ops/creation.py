@@ -132,17 +132,12 @@ def _ramp(start, end, steps: int, dtype: np.dtype):
     return jnp.where(lax.iota(np.int64, steps) < max(steps // 2, steps == 1), rising, falling)
 
 
-def _ramp_dtype(dtype: Any, start: Any, end: Any) -> np.dtype:
-    if dtype is not None:
-        return dtype
-    joined = result_type(start, end)
-    return joined if category(joined) == 3 else default_float()
-
-
 @op(*(f"linspace{o}" for o in ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")))
 def linspace(start, end, steps, *, dtype=None):
     """Return a ramp; for integer dtypes bounds are truncated first, and the values again."""
-    dtype = _ramp_dtype(dtype, start, end)
+    if dtype is None:
+        joined = result_type(start, end)
+        dtype = joined if category(joined) == 3 else default_float()
     return _ramp(start, end, steps, dtype).astype(dtype)
 
 

@@ -7,7 +7,6 @@ An index out of range is an error, raised through ``check``. Where checks are of
 from __future__ import annotations
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from torch_jax.ops import buckets
+from torch_jax.ops.derivatives import transposed
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import convert
 from torch_jax.ops.registry import column_major, op
@@ -365,11 +365,8 @@ def masked_scatter(self, mask, source):
 @op("masked_scatter_backward")
 def masked_scatter_backward(grad_output, mask, sizes):
     """Return the gradient where the mask holds, in order, and zeros after it."""
-    count = math.prod(sizes)
-    mask = jnp.broadcast_to(mask, grad_output.shape).reshape(-1)
-    kth = jnp.where(mask, jnp.cumsum(mask.astype(jnp.int64)) - 1, count)
-    flat = jnp.zeros(count, grad_output.dtype).at[kth].set(grad_output.reshape(-1), mode="drop")
-    return flat.reshape(sizes)
+    zeros = jnp.zeros_like(grad_output)
+    return transposed(lambda source: masked_scatter(zeros, mask, source), grad_output, sizes)
 
 
 @op(
