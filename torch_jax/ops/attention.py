@@ -18,6 +18,7 @@ from torch_jax import target
 from torch_jax.ops import attention_blocks, attention_kernels
 from torch_jax.ops.attention_blocks import Attention
 from torch_jax.ops.attention_forms import SIZES, Call, choose, groups
+from torch_jax.ops.derivatives import transposed
 from torch_jax.ops.precision import current
 from torch_jax.ops.registry import op
 
@@ -48,22 +49,25 @@ def _dropout(key: Any, dropout_p: float) -> attention_blocks.Dropout | None:
 def _arranged(query, key, value, bias, is_causal, scale, dropout) -> Attention:
     """Return the call in five dims: the query's heads beside the head of keys that serves them."""
     lead, heads = query.shape[:-3], query.shape[-3]
-    if value.shape[-3] != key.shape[-3]:
-        key, value = (jnp.repeat(x, heads // x.shape[-3], axis=-3) for x in (key, value))
-    served, batch = key.shape[-3], math.prod(lead)
-    key, value = (jnp.broadcast_to(x, (*lead, *x.shape[-3:])) for x in (key, value))
+    served = key.shape[-3] if value.shape[-3] == key.shape[-3] else heads
     blocks = groups(query.shape, key.shape[-2], is_causal, SIZES[target.platform()])
     return Attention(
-        query.reshape(batch, served, heads // served, *query.shape[-2:]),
-        key.reshape(batch, *key.shape[-3:]),
-        value.reshape(batch, *value.shape[-3:]),
-        None if bias is None else _in_five(_in_four(bias, query), served),
+        query.reshape(math.prod(lead), served, heads // served, *query.shape[-2:]),
+        _repeated(key, served, lead),
+        _repeated(value, served, lead),
+        None if bias is None else _in_five(bias, query, served),
         is_causal,
         scale,
         dropout,
         blocks,
         target.platform() == "gpu",
     )
+
+
+def _repeated(x: jax.Array, heads: int, lead: tuple[int, ...]) -> jax.Array:
+    """Return keys or values in four dims, for so many heads and all batches."""
+    x = x if x.shape[-3] == heads else jnp.repeat(x, heads // x.shape[-3], axis=-3)
+    return jnp.broadcast_to(x, (*lead, *x.shape[-3:])).reshape(math.prod(lead), *x.shape[-3:])
 
 
 def _in_four(bias: jax.Array, query: jax.Array) -> jax.Array:
@@ -76,18 +80,12 @@ def _in_four(bias: jax.Array, query: jax.Array) -> jax.Array:
     return bias if lead else bias[None]
 
 
-def _in_five(bias: jax.Array, served: int) -> jax.Array:
+def _in_five(bias: jax.Array, query: jax.Array, served: int) -> jax.Array:
+    bias = _in_four(bias, query)
     batch, heads, *rest = bias.shape
     if heads == 1:
         return bias[:, :, None]
     return bias.reshape(batch, served, heads // served, *rest)
-
-
-def _bias_gradient(grad: jax.Array, bias: jax.Array, query: jax.Array) -> jax.Array:
-    """Return the transpose of a mask's way into five dims."""
-    like = jax.ShapeDtypeStruct(bias.shape, grad.dtype)
-    way = jax.linear_transpose(lambda x: _in_five(_in_four(x, query), grad.shape[1]), like)
-    return way(grad)[0]
 
 
 # --- the form -------------------------------------------------------------------------------------
@@ -213,10 +211,15 @@ def attention_backward(
         rows = call.query.shape[:-1]
         grad, result = (x.reshape(*rows, x.shape[-1]) for x in (grad_out, out))
         sums = logsumexp.reshape(rows)
-        *found, of_mask = attention_blocks.backward(call, grad, result, sums, of_bias)
-        given = (query, key, value)
-        grads = [_gathered(g, x) for g, x in zip(found, given, strict=True)]
-        return *grads, None if of_mask is None else _bias_gradient(of_mask, attn_bias, query)
+        of_query, *rest, of_mask = attention_blocks.backward(call, grad, result, sums, of_bias)
+        served, lead = call.key.shape[1], query.shape[:-3]
+        grads = [
+            transposed(lambda x: _repeated(x, served, lead), of, x.shape)
+            for of, x in zip(rest, (key, value), strict=True)
+        ]
+        if of_mask is not None:
+            of_mask = transposed(lambda x: _in_five(x, query, served), of_mask, attn_bias.shape)
+        return of_query.reshape(query.shape), *grads, of_mask
 
     given = query, key, value, attn_bias, is_causal, dropout_p
     found = None if of_bias else _kernel(*given, is_gradient=True)
@@ -237,15 +240,3 @@ def attention_backward(
         grads = *_on(platform, fast, plain, query, key, value, grad_out), None
     asked = zip(grads, grad_input_mask, strict=True)
     return [grad if wanted else None for grad, wanted in asked]
-
-
-def _gathered(grad: jax.Array, like: jax.Array) -> jax.Array:
-    """Return a gradient in five dims, or four for keys, in the shape of the operand.
-
-    Where heads or batches of the operand were repeated, their gradients are summed.
-    """
-    if grad.size == like.size:
-        return grad.reshape(like.shape)
-    heads = grad.reshape(grad.shape[0], like.shape[-3], -1, *like.shape[-2:]).sum(2)
-    batches = math.prod(like.shape[:-3])
-    return heads.reshape(-1, batches, *heads.shape[1:]).sum(0).reshape(like.shape)
