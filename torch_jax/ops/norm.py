@@ -59,6 +59,12 @@ def _standardized_grad(grad, x_hat, rstd, axes):
     return rstd * (grad - grad.mean(axes, keepdims=True) - x_hat * along)
 
 
+def _wanted(grads: Sequence[Any], output_mask: Sequence[bool], *of: Any) -> tuple:
+    """Return gradients that are asked for, of operands that there are; else None."""
+    each = zip(grads, output_mask, of, strict=True)
+    return tuple(grad if asked and x is not None else None for grad, asked, x in each)
+
+
 # ---- layer norm -------------------------------------------------------------------------------
 
 
@@ -92,15 +98,10 @@ def native_layer_norm_backward(
     inner = tuple(range(split, input.ndim))
     x, grad, rstd, weight_wide = _wide(input, grad_out, rstd, weight)
     x_hat = (x - _saved_mean(mean, x, inner)) * rstd
-    grad_input = grad_weight = grad_bias = None
-    if output_mask[0]:
-        grad_input = _standardized_grad(_affine(grad, weight_wide, None), x_hat, rstd, inner)
+    grad_input = _standardized_grad(_affine(grad, weight_wide, None), x_hat, rstd, inner)
     outer = tuple(range(split))
-    if output_mask[1] and weight is not None:
-        grad_weight = (grad * x_hat).sum(outer)
-    if output_mask[2] and bias is not None:
-        grad_bias = grad.sum(outer)
-    return grad_input, grad_weight, grad_bias
+    grads = grad_input, (grad * x_hat).sum(outer), grad.sum(outer)
+    return _wanted(grads, output_mask, input, weight, bias)
 
 
 # ---- batch norm -------------------------------------------------------------------------------
@@ -228,16 +229,13 @@ def native_batch_norm_backward(
         rstd = lax.rsqrt(var + eps)
     x, grad = _channels_last(x) - mean, _channels_last(grad)
     grad_weight, grad_bias = _sums(grad * x) * rstd, _sums(grad)
-    grad_input = None
-    if output_mask[0]:
-        factor = rstd if weight is None else rstd * weight
-        grad = grad * factor
-        if train:
-            share = factor / math.prod(grad.shape[:-1])
-            grad = grad - x * (grad_weight * rstd * share) - grad_bias * share
-        grad_input = jnp.moveaxis(grad, -1, 1)
-    results = grad_input, grad_weight, grad_bias
-    return tuple(r if asked else None for r, asked in zip(results, output_mask, strict=True))
+    factor = rstd if weight is None else rstd * weight
+    grad = grad * factor
+    if train:
+        share = factor / math.prod(grad.shape[:-1])
+        grad = grad - x * (grad_weight * rstd * share) - grad_bias * share
+    grads = jnp.moveaxis(grad, -1, 1), grad_weight, grad_bias
+    return _wanted(grads, output_mask, x, x, x)
 
 
 # ---- the parts of batch norm between the exchanges of nn.SyncBatchNorm --------------------------
@@ -339,15 +337,10 @@ def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, g
     rstd = rstd[..., None]
     x_hat = x.reshape(grouped)
     x_hat = (x_hat - _saved_mean(mean, x_hat, (2,))[..., None]) * rstd
-    grad_input = grad_weight = grad_bias = None
-    if output_mask[0]:
-        scaled = _affine(grad, _channels(weight, n), None).reshape(grouped)
-        grad_input = _standardized_grad(scaled, x_hat, rstd, (2,)).reshape(input.shape)
-    if output_mask[1]:
-        grad_weight = (grad * x_hat.reshape(input.shape)).sum(axes)
-    if output_mask[2]:
-        grad_bias = grad.sum(axes)
-    return grad_input, grad_weight, grad_bias
+    scaled = _affine(grad, _channels(weight, n), None).reshape(grouped)
+    grad_input = _standardized_grad(scaled, x_hat, rstd, (2,)).reshape(input.shape)
+    grads = grad_input, (grad * x_hat.reshape(input.shape)).sum(axes), grad.sum(axes)
+    return _wanted(grads, output_mask, x, x, x)
 
 
 # ---- RMS norm and weight norm -----------------------------------------------------------------
@@ -360,14 +353,9 @@ def _fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, ou
     inner = tuple(range(split, input.ndim))
     x, grad, rstd, weight = _wide(input, grad_out, rstd, weight)
     x_hat = x * rstd
-    grad_input = grad_weight = None
-    if output_mask[0]:
-        scaled = _affine(grad, weight, None)
-        along = (scaled * x_hat).mean(inner, keepdims=True)
-        grad_input = rstd * (scaled - x_hat * along)
-    if output_mask[1] and weight is not None:
-        grad_weight = (grad * x_hat).sum(tuple(range(split)))
-    return grad_input, grad_weight
+    scaled = _affine(grad, weight, None)
+    grad_input = rstd * (scaled - x_hat * (scaled * x_hat).mean(inner, keepdims=True))
+    return _wanted((grad_input, (grad * x_hat).sum(tuple(range(split)))), output_mask, x, weight)
 
 
 def _others(ndim: int, dim: int) -> tuple[int, ...]:
