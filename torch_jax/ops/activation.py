@@ -46,18 +46,6 @@ def prelu_backward(g, x, weight):
     return jnp.where(x > 0, g, weight * g), jnp.where(x > 0, 0, x * g)
 
 
-@pointwise("leaky_relu")
-def leaky_relu(x, negative_slope=0.01):
-    """Do ``jax.nn.leaky_relu``."""
-    return jnp.where(x > 0, x, x * negative_slope)
-
-
-@pointwise("leaky_relu_backward")
-def leaky_relu_backward(g, x, negative_slope, self_is_result):
-    """Use the result, if given, for the sign of the input."""
-    return jnp.where(x > 0, g, g * negative_slope)
-
-
 @pointwise("elu_backward")
 def elu_backward(g, alpha, scale, input_scale, is_result, x):
     """Take the input or the result."""
@@ -101,23 +89,15 @@ def gelu_backward(g, x, *, approximate="none"):
     return g * (_normal_cdf(x) + x * density)
 
 
-@pointwise("silu")
-def silu(x):
-    """Return ``x * sigmoid(x)``, of complex numbers too."""
-    return x * sigmoid(x)
-
-
-@pointwise("silu_backward")
-def silu_backward(g, x):
-    """Compute the derivative in closed form."""
-    s = sigmoid(x)
-    return g * jnp.conj(s * (1 + x * (1 - s)))
-
-
 def _activation(name: str, function: Callable, backward: Callable) -> None:
     """Enter a function of ``x`` and numbers, and its gradient, which takes ``g`` before these."""
     pointwise(name)(slope(lambda *args: backward(1, *args))(function))
     pointwise(f"{name}_backward")(backward)
+
+
+def _silu_backward(g, x):
+    s = sigmoid(x)
+    return g * jnp.conj(s * (1 + x * (1 - s)))
 
 
 def _mish_backward(g, x):
@@ -129,7 +109,14 @@ def _outside(g, x, edge=0.5):
     return jnp.where((x >= -edge) & (x <= edge), 0, g)
 
 
+_activation("silu", lambda x: x * sigmoid(x), _silu_backward)  # of complex numbers, too
 _activation("mish", lambda x: x * jnp.tanh(jax.nn.softplus(x)), _mish_backward)
+_activation(
+    "leaky_relu",
+    lambda x, slope=0.01: jnp.where(x > 0, x, x * slope),
+    # the result, if given, has the sign of the input
+    lambda g, x, slope=0.01, of_result=False: jnp.where(x > 0, g, g * slope),
+)
 _activation(
     "hardtanh",
     lambda x, low=-1, high=1: jnp.minimum(jnp.maximum(x, low), high),  # NaN stays
@@ -178,9 +165,8 @@ def log_sigmoid_forward(self):
 @op("glu")
 def glu(self, dim=-1):
     """Multiply the first half by the sigmoid of the second."""
-    (both,) = wide(self)
-    x, gate = jnp.split(both, 2, dim)
-    return x * jax.nn.sigmoid(gate)
+    (x,) = wide(self)
+    return jax.nn.glu(x, dim)
 
 
 @op("glu_backward")

@@ -6,12 +6,11 @@ never stored.
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_jax.ops.derivatives import differentiated_as, root
+from torch_jax.ops.derivatives import differentiated_as, root, transposed
 from torch_jax.ops.reduction import vector_norm
 from torch_jax.ops.registry import op
 
@@ -105,5 +104,4 @@ def pdist_backward(grad, self, p, pdist):
     """Return gradients: each pair pulls at both of its rows."""
     i, j = _pairs(len(self))
     pull = grad[:, None] * _slope(self[i] - self[j], pdist[:, None], p)
-    rows = jax.ops.segment_sum(pull, jnp.asarray(i), len(self))
-    return rows - jax.ops.segment_sum(pull, jnp.asarray(j), len(self))
+    return transposed(lambda rows: rows[i] - rows[j], pull, self.shape)

@@ -253,9 +253,9 @@ def _register_max_pool(n: int) -> None:
             values, places = _maximum(pairs)
         return values, places
 
-    @op(f"adaptive_max_pool{n}d_backward")
-    def adaptive_max_pool_backward(grad_output, self, indices):
-        return _put_back(n, grad_output, indices, self.shape[-n:])
+    @op(f"adaptive_max_pool{n}d_backward", f"fractional_max_pool{n}d_backward")
+    def put_back(grad_output, self, *sizes_and_indices):
+        return _put_back(n, grad_output, sizes_and_indices[-1], self.shape[-n:])
 
 
 def _fractional_starts(sample, size: int, count: int, kernel: int):
@@ -292,10 +292,6 @@ def _register_fractional_max_pool(n: int) -> None:
                 for k in range(kernel)
             )
         return values, places
-
-    @op(f"fractional_max_pool{n}d_backward")
-    def fractional_max_pool_backward(grad_output, self, kernel_size, output_size, indices):
-        return _put_back(n, grad_output, indices, self.shape[-n:])
 
 
 # ---- unpooling --------------------------------------------------------------------------------
