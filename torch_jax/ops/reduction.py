@@ -221,12 +221,6 @@ _logic("any", jnp.any)
 _logic("all", jnp.all)
 
 
-@op("count_nonzero", "count_nonzero.dim_IntList")
-def count_nonzero(self, dim=None):
-    """Do ``jnp.count_nonzero``."""
-    return jnp.sum(self != 0, axes(self, dim), dtype=np.int64)
-
-
 @op("logsumexp")
 def logsumexp(self, dim, keepdim=False):
     """Return log-sum-exp: minus infinity of nothing; integers become floats."""
