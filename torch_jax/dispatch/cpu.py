@@ -18,7 +18,7 @@ from torch_jax.memory.storage import tensors_in
 
 FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often
 
-_running = threading.local()  # ``ops``: the overloads whose replacement runs on this thread
+_running = threading.local()  # ``ops``: how often an overload is being replaced on this thread
 
 
 def on_cpu(op: Any) -> Callable[..., Any]:
@@ -53,25 +53,24 @@ def on_cpu(op: Any) -> Callable[..., Any]:
     return call
 
 
-def unless_running(
-    op: Any, function: Callable[..., Any], otherwise: Callable[..., Any] | None = None
-) -> Callable[..., Any]:
-    """Return ``function`` in place of ``op``, or ``otherwise`` where it leads back to ``op``.
+def unless_running(op: Any, *functions: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function in place of ``op``; where it leads back to ``op``, the next one runs.
 
     PyTorch derives some operators of one another both ways: a functional one from its ``out=``
-    overload, and here the latter from the former. Such a circle ends on the CPU by default.
+    overload, and here the latter from the former. After the last function comes the CPU.
     """
-    to_cpu = otherwise or on_cpu(op)
+    to_cpu = on_cpu(op)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        running = _running.__dict__.setdefault("ops", set())
-        if op in running:
+        running = _running.__dict__.setdefault("ops", Counter())
+        if running[op] == len(functions):
             return to_cpu(*args, **kwargs)
-        running.add(op)
+        function = functions[running[op]]
+        running[op] += 1
         try:
             result = function(*args, **kwargs)
         finally:
-            running.discard(op)
+            running[op] -= 1
         return to_cpu(*args, **kwargs) if result is NotImplemented else result
 
     return call

@@ -234,8 +234,8 @@ def _variant(op: Any) -> Call | None:
     functional = variants.functional_of(op) if op._schema.is_mutable else None
     if functional is None:
         return None
-    otherwise = pytorch.decompositions().get(op)
-    return _at_once_on_cpu(op, cpu.unless_running(op, derived(op, functional), otherwise))
+    calls = derived(op, functional), pytorch.decompositions().get(op)
+    return _at_once_on_cpu(op, cpu.unless_running(op, *filter(None, calls)))
 
 
 def _at_once_on_cpu(op: Any, run: Call) -> Call:
