@@ -95,3 +95,12 @@ def test_an_operator_may_both_give_results_and_write_arguments():
     given = torch.randn(3, 4), *state, torch.zeros(1, dtype=torch.int32)
     with config.temporarily("cpu_fallback", "silent"):
         check(observe, *given)
+
+
+@pytest.mark.parametrize("eager", ["torch", "xla"])
+def test_an_operator_that_is_made_of_its_own_overload_is_decomposed(eager):
+    x = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+    with config.temporarily("eager_on_cpu", eager):
+        check(lambda x: torch.renorm(x, 2, 0, 1.0), x)
+        check(lambda x: x.renorm_(2, 0, 1.0), x)
+        check(lambda x: torch.renorm(x, 2, 0, 1.0, out=torch.empty_like(x)), x)
