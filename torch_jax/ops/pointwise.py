@@ -183,6 +183,19 @@ def floor_divide(self, other):
     return divide_mode(self, other, rounding_mode="floor")
 
 
+def _with_fixed_sign(self, other):
+    a, b = wide(self, other, to_float=True)
+    return a * lax.stop_gradient(jnp.sign(a) * jnp.copysign(1, b))
+
+
+@op("copysign.Tensor", meta="div.Tensor")
+@op("copysign.Scalar", meta="div.Scalar")
+@differentiated_as(_with_fixed_sign)
+def copysign(self, other):
+    """Do ``jnp.copysign``. The meta function, in Python, loses strides."""
+    return jnp.copysign(*wide(self, other, to_float=True))
+
+
 @op(
     *("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor"),
     check=_check_divisor,
@@ -270,6 +283,11 @@ def power_scalar(self, exponent):
     return power(x, jnp.asarray(exponent).astype(x.dtype))
 
 
+def _heaviside(x, values):
+    """Return ``values`` where ``x`` is 0, and 0 for NaN as in PyTorch."""
+    return jnp.where(x == 0, values, (x > 0).astype(values.dtype))
+
+
 def logaddexp(a, b):
     """Do ``jnp.logaddexp``; the angle of complex results is not wrapped around."""
     return _complex_logaddexp(a, b) if category(a.dtype) == 3 else jnp.logaddexp(a, b)
@@ -325,6 +343,7 @@ _elementwise("maximum", jnp.maximum)
 _elementwise("minimum", jnp.minimum)
 _elementwise("fmax", _fmax)
 _elementwise("fmin", _fmin)
+_elementwise("heaviside", _heaviside)
 _elementwise("logaddexp", logaddexp)
 _elementwise("gcd", jnp.gcd)
 _elementwise("lcm", jnp.lcm)
