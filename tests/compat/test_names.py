@@ -13,6 +13,7 @@ from torch_jax.compat.xla import (
     debug,
     parallel_loader,
     runtime,
+    stablehlo,
     utils,
     xla_model,
 )
@@ -88,3 +89,15 @@ def test_functions_files_and_counts(tmp_path):
     tracker = xla_model.RateTracker()
     tracker.add(5)
     assert tracker.rate() > 0 and tracker.global_rate() > 0
+
+
+def test_exported_programs_are_text_and_take_tensors_of_any_device(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    x = torch.ones(4, 3)
+    stablehlo.save_torch_model_as_stablehlo(model, (x,), tmp_path)
+    program = stablehlo.StableHLOGraphModule.load(tmp_path)
+    assert "stablehlo.dot_general" in program.get_stablehlo_text()
+    for given in (x, x.to("jax")):
+        found = program(given)
+        assert found.device == given.device
+        torch.testing.assert_close(found.cpu(), model(x))

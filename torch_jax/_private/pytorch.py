@@ -435,6 +435,11 @@ def holds_checkpoint(writer: Any) -> bool:
     return exists is not None and exists()
 
 
+def recursive_wrap(*args: Any, **kwargs: Any) -> Any:
+    """Wrap the parts of a module that a policy chooses (``torch.distributed.fsdp.wrap``)."""
+    return importlib.import_module("torch.distributed.fsdp.wrap")._recursive_wrap(*args, **kwargs)
+
+
 def set_scripted(module: Any, name: str, value: Any) -> None:
     """Set a parameter or an attribute of a module of TorchScript, which C++ keeps."""
     module._c.setattr(name, value)

@@ -50,24 +50,12 @@ def recursive_wrap(
     **kwargs: Any,
 ) -> tuple[nn.Module, int]:
     """Wrap the parts that a policy chooses; return the module and the wrapped parameters' count."""
-    ignored = {id(parameter) for parameter in ignored_params}
-    count = sum(p.numel() for p in module.parameters() if id(p) not in ignored)
-    if not auto_wrap_policy(module=module, recurse=True, unwrapped_params=count):
-        return module, 0
-    wrapped = 0
-    for name, child in list(module.named_children()):
-        if child not in ignored_modules:
-            part, inside = recursive_wrap(
-                child, auto_wrap_policy, wrapper_cls, ignored_modules, ignored_params, **kwargs
-            )
-            setattr(module, name, part)
-            wrapped += inside
-    rest = count - wrapped
-    if only_wrap_children or not auto_wrap_policy(
-        module=module, recurse=False, unwrapped_params=rest
-    ):
-        return module, wrapped
-    return wrapper_cls(module, **kwargs), count
+
+    def policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
+        return auto_wrap_policy(module=module, recurse=recurse, unwrapped_params=nonwrapped_numel)
+
+    ignored = set(ignored_modules), set(ignored_params)
+    return pytorch.recursive_wrap(module, policy, wrapper_cls, *ignored, only_wrap_children, **kwargs)
 
 
 class Wrapper(nn.Module):

@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_jax.exporting import exported_file
-from torch_jax.exporting.export import export
-from torch_jax.interop.arrays import from_jax, to_jax
+from torch_jax.exporting.export import export, load
 
 _FILE = "model.tjax"
 
@@ -21,13 +19,12 @@ class StableHLOGraphModule:
         self.exported = exported
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the program's result, tensors of the device."""
-        args, kwargs = to_jax((args, kwargs))
-        return from_jax(self.exported.call(*args, **kwargs))
+        """Return the program's result, tensors on the device of the arguments."""
+        return self.exported.call(*args, **kwargs)
 
     def get_stablehlo_text(self, method_name: str = "forward") -> str:
         """Return the program as text."""
-        return self.exported.mlir
+        return self.exported.mlir()
 
     def get_stablehlo_bytecode(self, method_name: str = "forward") -> bytes:
         """Return the program as ``jax.export`` writes it."""
@@ -41,7 +38,7 @@ class StableHLOGraphModule:
     @classmethod
     def load(cls, directory_path: Any) -> StableHLOGraphModule:
         """Return the program of a folder of :meth:`save`."""
-        return cls(exported_file.load(Path(directory_path) / _FILE))
+        return cls(load(Path(directory_path) / _FILE))
 
 
 def exported_program_to_stablehlo(
