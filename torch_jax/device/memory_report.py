@@ -66,6 +66,8 @@ def memory_report(
     >>> report.modules
     (Row(what='Linear', arrays=2, bytes=36),)
     """
+    import jax
+
     from torch_jax.memory.storage import memory_if_any
 
     alive = {id(array): array for array in _alive()}
@@ -73,7 +75,8 @@ def memory_report(
     arrays = ((owner, alive.pop(id(memory_if_any(tensor)), None)) for owner, tensor in owned)
     modules = _rows((owner, array) for owner, array in arrays if array is not None)
     others = _rows((_form(array), array) for array in alive.values())
-    return MemoryReport(sum(r.bytes for r in (*modules, *others)), _limit(), modules, others, top)
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
+    return MemoryReport(sum(r.bytes for r in (*modules, *others)), limit, modules, others, top)
 
 
 def shortest() -> str:
@@ -132,12 +135,6 @@ def _rows(arrays: Iterable[tuple[str, Any]]) -> tuple[Row, ...]:
         found[what].append(array.nbytes)
     rows = (Row(what, len(sizes), sum(sizes)) for what, sizes in found.items())
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.what)))
-
-
-def _limit() -> int:
-    import jax
-
-    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
 
 
 def _table(title: str, rows: tuple[Row, ...], top: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def answer(given: argparse.Namespace) -> Iterator[str]:
     """Yield the printed lines; raise ``KeyError`` for an unknown operator or family."""
     if given.call:
-        return _call(given.call)
+        names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
+        return itertools.chain([given.call], _steps(lambda: eval(given.call, names)))
     return _operator(given.name) if given.name else _list(given.family)
 
 
@@ -79,12 +81,6 @@ def _example(op: Any, mode: str) -> Iterator[str]:
 def _moved(tensor: torch.Tensor, training: bool) -> torch.Tensor:
     moved = tensor.to(pytorch.DEVICE_TYPE)
     return moved.requires_grad_() if training and moved.is_floating_point() else moved
-
-
-def _call(expression: str) -> Iterator[str]:
-    names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
-    yield expression
-    yield from _steps(lambda: eval(expression, names))
 
 
 def _steps(function: Callable[[], Any]) -> Iterator[str]:

@@ -120,8 +120,15 @@ def where_is(
             rows.append(_row(name or type(module).__name__, tensors))
     named = [*module.named_parameters(), *module.named_buffers()]
     if optimizer is not None:
-        rows.append(_row(f"state of {type(optimizer).__name__}", _state_of(optimizer)))
-        named += _named_state(named, optimizer)
+        masters = getattr(optimizer, "masters", {}).values()
+        state = tensors_in([*masters, *optimizer.state.values()])
+        rows.append(_row(f"state of {type(optimizer).__name__}", state))
+        named += [
+            (f"{key} of {name}", value)
+            for name, parameter in named
+            for key, value in kept_for(optimizer, parameter).items()
+            if isinstance(value, torch.Tensor) and value.dim()  # no numbers
+        ]
     return Whereabouts(tuple(rows), _shardings(named))
 
 
@@ -161,23 +168,6 @@ def _checked(module: Any) -> torch.nn.Module:
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     yield from module.parameters()
     yield from module.buffers()
-
-
-def _state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    masters = getattr(optimizer, "masters", {}).values()
-    return list(tensors_in([*masters, *optimizer.state.values()]))
-
-
-def _named_state(
-    named: Sequence[tuple[str, torch.Tensor]], optimizer: torch.optim.Optimizer
-) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors that an optimizer keeps for each parameter, but for numbers."""
-    return [
-        (f"{key} of {name}", value)
-        for name, parameter in named
-        for key, value in kept_for(optimizer, parameter).items()
-        if isinstance(value, torch.Tensor) and value.dim()
-    ]
 
 
 def _row(name: str, tensors: Iterable[torch.Tensor]) -> Row:

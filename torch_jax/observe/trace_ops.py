@@ -83,7 +83,7 @@ class Call:
         parts += ["| compiled"] * bool(self.compiled)
         parts += [f"| raised {self.error}"] * bool(self.error)
         parts += [f"| {self.seconds * 1e3:.2f} ms"]
-        parts += [f"| {_short(self.line)}"] * (self.line != line)
+        parts += [f"| {self.line.rpartition('/')[2].partition(',')[0]}"] * (self.line != line)
         yield "  " * depth + " ".join(parts)
         for child in self.children:
             yield from child.lines(depth + 1, self.line)
@@ -300,11 +300,16 @@ class _OperatorLevel(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        devices = _devices(func, args, kwargs)
+        devices = {tensor.device.type for tensor in tensors_in((args, kwargs))}
+        if not devices and kwargs.get("device") is not None:  # of new tensors
+            devices = {torch.device(kwargs["device"]).type}
         is_ours = pytorch.DEVICE_TYPE in devices and isinstance(func, torch._ops.OpOverload)
         operator = operators.describe(func) if is_ours else None
         stack = self.trace._stack()
-        if devices == {"meta"} or (stack and _is_detail(stack[-1], operator)):
+        # a step of one of our kernels about storage: a view of its operand
+        is_inside = bool(stack) and (stack[-1].level, stack[-1].rung) == ("aten", "kernel")
+        is_detail = is_inside and (operator is None or operator.rung in ("view", "kernel"))
+        if devices == {"meta"} or is_detail:
             return func(*args, **kwargs)
         run = functools.partial(self._run, operator, func, args, kwargs)
         return self.trace.operator(func, operator, args, kwargs, run)
@@ -331,19 +336,6 @@ def _composes(operator: operators.Operator | None, func: Any) -> bool:
         return False
     derived = operator.rung == "variant" and ladder.kernel_in_table(func) is None
     return derived or operator.rung in _COMPOSING
-
-
-def _is_detail(parent: Call, operator: operators.Operator | None) -> bool:
-    """Return whether a call is a step of one of our kernels about storage: views of its operand."""
-    inside = parent.level == "aten" and parent.rung == "kernel"
-    return inside and (operator is None or operator.rung in ("view", "kernel"))
-
-
-def _devices(func: Any, args: tuple, kwargs: dict[str, Any]) -> set[str]:
-    """Return the kinds of device of an operator's tensors, or of its new ones."""
-    found = {tensor.device.type for tensor in tensors_in((args, kwargs))}
-    device = kwargs.get("device")
-    return found if found or device is None else {torch.device(device).type}
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -377,7 +369,9 @@ def _show_call(args: tuple, kwargs: dict[str, Any]) -> str:
 def _show(value: Any) -> str:
     """Return a value as text; of objects the type, since their ``repr`` may run anything."""
     if isinstance(value, torch.Tensor):
-        return _show_tensor(value)
+        kind = value.device.type
+        place = "" if kind == pytorch.DEVICE_TYPE else f"@{kind}"
+        return errors.describe(value).partition("@")[0] + place
     if type(value) in _PLAIN:
         return _cut(repr(value), 40)
     if isinstance(value, torch.dtype | torch.device | torch.memory_format | torch.layout):
@@ -391,19 +385,5 @@ def _show(value: Any) -> str:
     return getattr(value, "__name__", None) or f"<{type(value).__name__}>"
 
 
-def _show_tensor(tensor: torch.Tensor) -> str:
-    try:
-        text = errors.describe(tensor).partition("@")[0]
-    except RuntimeError:  # nested ones have no shape
-        text = type(tensor).__name__
-    kind = tensor.device.type
-    return text if kind == pytorch.DEVICE_TYPE else f"{text}@{kind}"
-
-
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
-
-
-def _short(line: str) -> str:
-    """Return ``file.py:12`` of ``/somewhere/file.py:12, in function``."""
-    return line.rpartition("/")[2].partition(",")[0]

@@ -91,8 +91,13 @@ def _event(
     launches: dict[Any, int],
 ) -> Event:
     is_kernel = is_on_device or "hlo_op" in raw.stats
-    origin = _origin(raw, origins) if is_kernel else None
     run = launches.get(_run(raw)) if is_kernel else None
+    origin = None
+    if is_kernel:  # by the name of the program where there is no other
+        program = _run(raw)[:2]
+        origin = origins.get(program, {}).get(raw.stats.get("hlo_op", ""))
+        if not (origin and origin.operator):
+            origin = programs.of_name(str(program[0])) or origin
     plain = re.sub(r"\.\d+$", "", raw.name)
     details = {name: value for name, value in raw.stats.items() if not name.startswith("_")}
     if origin is not None:
@@ -127,13 +132,6 @@ def _origins(
         named = [one.origins for one in known if one.name == program[0]]
         found[program] = max(named, key=lambda some: len(instructions & some.keys()), default={})
     return found
-
-
-def _origin(raw: _Raw, origins: dict[tuple, dict[str, programs.Origin]]) -> programs.Origin | None:
-    """Return the origin of an event; by the name of its program where there is no other."""
-    program = _run(raw)[:2]
-    found = origins.get(program, {}).get(raw.stats.get("hlo_op", ""))
-    return found if found and found.operator else programs.of_name(str(program[0])) or found
 
 
 def _wholes(events: list[Event]) -> list[Event]:

@@ -165,10 +165,13 @@ def _chrome_events(found: list[Event], host: list[dict[str, Any]], base: int) ->
         thread = threads.setdefault((process, event.line), len(threads))
         place = {"pid": process, "tid": thread, "ts": (event.begin - base) / 1000}
         launcher = launchers.get(id(event))
-        details = {name: _plain(value) for name, value in event.details.items()}
+        kinds = int, float, str, bool
+        details = {n: v if isinstance(v, kinds) else str(v) for n, v in event.details.items()}
         if launcher is not None:
             details["launched by"] = launcher["name"]
-            yield from _arrow(launcher, place, at)
+            arrow = {"cat": "ac2g", "name": "ac2g", "id": f"jax-{at}"}
+            yield arrow | {name: launcher[name] for name in ("pid", "tid", "ts")} | {"ph": "s"}
+            yield arrow | place | {"ph": "f", "bp": "e"}
         yield place | {
             "ph": "X",
             "cat": "kernel" if event.is_kernel else "xla",
@@ -180,17 +183,6 @@ def _chrome_events(found: list[Event], host: list[dict[str, Any]], base: int) ->
         named = {"ph": "M", "pid": process, "tid": thread}
         yield named | {"name": "process_name", "args": {"name": process}}
         yield named | {"name": "thread_name", "args": {"name": line}}
-
-
-def _arrow(launcher: dict[str, Any], place: dict[str, Any], number: int) -> Iterator[Any]:
-    both = {"cat": "ac2g", "name": "ac2g", "id": f"jax-{number}"}
-    begin = {"pid": launcher["pid"], "tid": launcher["tid"], "ts": launcher["ts"]}
-    yield both | begin | {"ph": "s"}
-    yield both | place | {"ph": "f", "bp": "e"}
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, int | float | str | bool) else str(value)
 
 
 # --- asking for it --------------------------------------------------------------------------------

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 from torch_jax._private import jax_core
 
 COLLECTIVES = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"
-_INSTRUCTION = re.compile(r"^  (?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\(", re.M)
-_CHANNEL = re.compile(r"channel_id=(\d+)")
+_INSTRUCTION = re.compile(r"^  (?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)", re.M)
 _ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
 _BITS = {"pred": 8, "c64": 64, "c128": 128}
-_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \([^\n]*\{\n(.*?)\n\}", re.M | re.S)
 _CALLED = re.compile(
     r"(?:to_apply|calls|condition|body|branch_computations)=(\{[^}]*\}|%?[\w.\-]+)"
 )
@@ -64,7 +63,7 @@ def rounds(text: str) -> tuple[dict[str, Part], list[Loop]]:
 
     The text of a program has each computation before those that call it, and the entry last.
     """
-    texts = _computations(text)
+    texts = dict(_COMPUTATION.findall(text))
     runs, loops = Counter(dict.fromkeys(list(texts)[-1:], 1)), list[Loop]()
     for name in reversed(texts):
         for line in filter(_CALLED.search, texts[name].splitlines()):
@@ -73,7 +72,8 @@ def rounds(text: str) -> tuple[dict[str, Part], list[Loop]]:
                 count = _rounds_of(line, texts.get(loop[1], ""), texts.get(loop[2], ""))
                 loops.append(Loop(loop[2], count, times))
                 times *= count or 1
-            runs.update(dict.fromkeys(_called(line), times))
+            called = (one for names in _CALLED.findall(line) for one in names.split(","))
+            runs.update(dict.fromkeys((one.strip(" %{}") for one in called), times))
     return {name: Part(part, runs[name]) for name, part in texts.items()}, loops
 
 
@@ -88,22 +88,6 @@ def costs(text: str, once: dict[str, float] | None = None) -> dict[str, float]:
             for name, cost in jax_core.costs_of_text(_begun_at(text, loop.body)).items():
                 found[name] = found.get(name, 0) + loop.times * (loop.rounds - 1) * cost
     return found
-
-
-def _computations(text: str) -> dict[str, str]:
-    """Return the instructions of each computation."""
-    found: dict[str, str] = {}
-    for block in re.split(r"\n(?=(?:ENTRY )?%?[\w.\-]+ \(.*\{\n)", text)[1:]:
-        head, _, instructions = block.partition("\n")
-        name = _HEAD.match(head)
-        if name:
-            found[name[2]] = instructions.partition("\n}")[0]
-    return found
-
-
-def _called(line: str) -> list[str]:
-    """Return the computations that an instruction calls."""
-    return [one.strip(" %{}") for names in _CALLED.findall(line) for one in names.split(",")]
 
 
 def _rounds_of(line: str, condition: str, body: str) -> int | None:
@@ -168,38 +152,30 @@ def collectives(text: str) -> dict[str, tuple[int, int]]:
 
 def _collectives(text: str) -> Iterator[tuple[str, str, int]]:
     """Return the channel, the kind and the bytes of the result of each collective."""
-    for at in _INSTRUCTION.finditer(text):
-        _, form, operation = at.groups()
+    for _, form, operation, rest in _INSTRUCTION.findall(text):
         kind = operation.removesuffix("-start")
         if kind in COLLECTIVES:
             arrays = [one for one in _arrays(form) if one[1] != "u32[]"]  # of its own state
             if operation != kind and kind != "all-reduce":  # its operands are results, too
                 arrays = arrays[len(arrays) // 2 :]
-            channel = _CHANNEL.search(text, at.end(), text.find("\n", at.end()))
-            yield channel[1] if channel else "", kind, sum(nbytes for nbytes, _ in arrays)
+            yield _field("channel_id", rest), kind, sum(nbytes for nbytes, _ in arrays)
 
 
 def largest(text: str, most: int = 3) -> list[Array]:
     """Return the largest arrays that a program makes on its way, each form and operator once."""
     parts, repeated = rounds(text)
     whole = [*(parts[one.body].text for one in repeated), list(parts.values())[-1].text]
-    return sorted(_made("\n".join(whole), _lines(text)), reverse=True)[:most]
-
-
-def _made(text: str, lines: dict[str, str]) -> Iterator[Array]:
-    """Return the arrays that instructions make, each form and operator once."""
     found: dict[tuple, Array] = {}
-    for at in _INSTRUCTION.finditer(text):
-        _, form, operation = at.groups()
+    lines = _lines(text)
+    for _, form, operation, rest in _INSTRUCTION.findall("\n".join(whole)):
         if operation in _NO_MEMORY or form.startswith("("):
             continue
-        rest = text[at.end() : text.find("\n", at.end())]
         named = re.search(r"jit\(([a-z_]+\.\w+)\)", rest)
         operator = named[1] if named else operation
         line = lines.get(_field("stack_frame_id", rest), "")
         for nbytes, shown in _arrays(form):
             found.setdefault((shown, operator), Array(nbytes, shown, operator, line))
-    yield from found.values()
+    return sorted(found.values(), reverse=True)[:most]
 
 
 def _arrays(form: str) -> Iterator[tuple[int, str]]:

@@ -44,7 +44,10 @@ def checked(found: Any, name: str, kept_in: Path | None = None) -> dict[str, Any
     for one in found.programs:
         one.kept_in = kept_in if one.name else None
     chip = CHIPS[found.target.chip]
-    programs = [_measured(one, chip) for one in _steady(found)]
+    # of later steps: the last one of each function
+    jitted = {one.name: one for one in found.runs if one.name}
+    largest = sorted(found.programs, key=lambda one: one.operators)[-1:]
+    programs = [_measured(one, chip) for one in list(jitted.values()) or largest]
     needed = max((one["needs"] for one in programs), default=0)
     return {
         "script": name,
@@ -68,14 +71,6 @@ def _kept(found: Any, folder: Path) -> dict[str, Any]:
                 _ = one.compiled
     sizes = [entry.stat().st_size for entry in folder.glob("*.entry")]
     return {"folder": str(folder), "programs": len(sizes), "bytes": sum(sizes)}
-
-
-def _steady(found: Any) -> list[Any]:
-    """Return the programs of later steps: the last one of each function."""
-    jitted = {one.name: one for one in found.runs if one.name}
-    if jitted:
-        return list(jitted.values())
-    return sorted(found.programs, key=lambda one: one.operators)[-1:]
 
 
 def _measured(program: Any, chip: Chip) -> dict[str, Any]:

@@ -193,15 +193,12 @@ def _added_up(events: Iterable[Event], of: Callable[[Event], Any]) -> list[Kerne
     groups: dict[Any, list[Event]] = {}
     for event in events:
         groups.setdefault(of(event), []).append(event)
-    found = [_group(group) for group in groups.values()]
+    found = []
+    for first, *others in groups.values():
+        operator, name = str(first.details.get("operator", "")), _plain(first)
+        seconds = sum(event.end - event.begin for event in (first, *others)) / 1e9
+        found.append(Kernels(name, operator, _line_of(first), seconds, 1 + len(others)))
     return sorted(found, key=lambda one: -one.seconds)
-
-
-def _group(group: list[Event]) -> Kernels:
-    first = group[0]
-    operator, name = str(first.details.get("operator", "")), _plain(first)
-    seconds = sum(event.end - event.begin for event in group) / 1e9
-    return Kernels(name, operator, _line_of(first), seconds, len(group))
 
 
 def _plain(event: Event) -> str:

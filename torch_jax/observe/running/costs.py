@@ -90,13 +90,11 @@ def visited_line(is_marked: bool) -> tuple[str, int, str, int]:
 def _own_frame(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
     """Return the innermost frame of the user's own code, and the frame that it has called."""
     called = None
-    while frame is not None and _is_passed(frame.f_code.co_filename):
+    while frame is not None and (
+        frame.f_code.co_filename.startswith("<") or user_code.is_library(frame.f_code.co_filename)
+    ):
         called, frame = frame, frame.f_back
     return frame, called
-
-
-def _is_passed(file: str) -> bool:
-    return file.startswith("<") or user_code.is_library(file)
 
 
 def line_of(frame: FrameType | None) -> tuple[str, int, str] | None:

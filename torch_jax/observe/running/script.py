@@ -56,14 +56,18 @@ def run(
         else:
             runpy.run_path(target, run_name="__main__")
     except SystemExit as error:
-        status = _status(error)
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if not isinstance(error.code, int | None):
+            print(error.code, file=sys.stderr)
     except BaseException as error:
         if ends_by is not None and isinstance(error, ends_by):
             return 0
         error.__traceback__ = _own(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         status = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-    _wait_for_threads(before)
+    for thread in set(threading.enumerate()) - before:  # as at Python's end: their work counts, too
+        if not thread.daemon:
+            thread.join()
     return status
 
 
@@ -84,23 +88,9 @@ def _run_file(path: str) -> None:
     exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
 
 
-def _status(error: SystemExit) -> int:
-    if error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    print(error.code, file=sys.stderr)
-    return 1
-
-
 def _own(trace: Any) -> types.TracebackType | None:
     """Return a traceback without the frames that ran the script."""
     ours = (__file__, "<frozen runpy>", runpy.__file__)
     while trace is not None and trace.tb_frame.f_code.co_filename in ours:
         trace = trace.tb_next
     return trace
-
-
-def _wait_for_threads(before: set[threading.Thread]) -> None:
-    """Wait for threads of the script, as Python does at its end: their work is in the report."""
-    for thread in threading.enumerate():
-        if thread not in before and not thread.daemon:
-            thread.join()
