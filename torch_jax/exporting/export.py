@@ -11,8 +11,6 @@ True
 from __future__ import annotations
 
 import copy
-import functools
-import operator
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -69,10 +67,6 @@ class Exported(exported_file.Exported):
             results = self._of_tensors(self._held, *args, **kwargs)
         except NotImplementedError as error:
             raise exported_file.not_batched(error) from error
-        except RuntimeError as error:  # PyTorch wraps the error, and adds the operator's name
-            if isinstance(error.__cause__, ValueError):
-                raise error.__cause__ from None
-            raise
         target = tensors[0].device
         return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(target), results)
 
@@ -143,7 +137,12 @@ def export(
     if dynamic_shapes is not None:
         with torch.no_grad():
             on_host = pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (args, kwargs))
-            module = _module_on_host(model)
+            module = model
+            if not isinstance(model, torch.nn.Module):
+                module = torch.nn.Module()
+                module.forward = model
+            elif any(map(is_jax, _tensors_of(model).values())):
+                module = copy.deepcopy(model).cpu()
             graph = torch.export.export(module, *on_host, dynamic_shapes=dynamic_shapes)
         return _of_graph(graph, platforms)
     tensors = _tensors_of(model)
@@ -168,17 +167,6 @@ def _platforms(names: Any) -> tuple[str, ...] | None:
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"platforms are of {known}, not {unknown[0]!r}")
     return names or None
-
-
-def _module_on_host(model: Any) -> torch.nn.Module:
-    """Return a model for ``torch.export``: on the CPU, and a module."""
-    if not isinstance(model, torch.nn.Module):
-        module = torch.nn.Module()
-        module.forward = model
-        return module
-    if any(map(is_jax, _tensors_of(model).values())):
-        return copy.deepcopy(model).cpu()
-    return model
 
 
 def _tensors_of(model: Any) -> dict[str, torch.Tensor]:
@@ -236,29 +224,20 @@ class _Arguments:
 
 
 def _of_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
-    """Export a program of ``torch.export``."""
-    if symbolic.has_symbols(graph):
-        return _of_symbolic_graph(graph, platforms)
-    arguments = _Arguments(*graph.example_inputs)
-    run = JaxInterpreter(graph)
+    """Export a program of ``torch.export``, of which sizes may change."""
+    may_change = symbolic.has_symbols(graph)
+    arguments = _Arguments(*(symbolic.inputs_of(graph) if may_change else graph.example_inputs))
+    run: Any = symbolic.SymbolicProgram(graph) if may_change else JaxInterpreter(graph)
 
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
         args, kwargs = arguments.filled(arrays)
+        if may_change:
+            return _plain(run(weights, args, kwargs))
         return _plain(run.call(weights, *args, key=jax.random.wrap_key_data(words[:2]), **kwargs))
 
-    return _export(program, run.state, arguments, platforms)
-
-
-def _of_symbolic_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
-    """Export a program of ``torch.export`` with sizes that may change."""
-    arguments = _Arguments(*symbolic.inputs_of(graph))
-    run = symbolic.SymbolicProgram(graph)
-
-    def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
-        return _plain(run(weights, *arguments.filled(arrays)), operator.attrgetter("array"))
-
     exported = _export(program, run.state, arguments, platforms)
-    exported.header["sizes"] = symbolic.ranges_of(graph)
+    if may_change:
+        exported.header["sizes"] = symbolic.ranges_of(graph)
     return exported
 
 
@@ -337,24 +316,21 @@ def _header(exported: Any, arguments: _Arguments) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any, array: Callable[[Any], Any] = transfer.as_array) -> Any:
-    """Return a result in JAX's containers: arrays in dicts, lists and tuples.
-
-    ``array`` makes arrays of tensors.
-    """
-    again = functools.partial(_plain, array=array)
+def _plain(value: Any) -> Any:
+    """Return a result in JAX's containers: arrays in dicts, lists and tuples."""
     if isinstance(value, torch.Tensor):
-        return array(value)
+        held = getattr(value, "array", None)  # of a program whose sizes may change
+        return transfer.as_array(value) if held is None else held
     if value is None or isinstance(value, jax.Array):
         return value
     if isinstance(value, bool | int | float | complex):
         return jnp.asarray(value)
     if isinstance(value, Mapping):
-        return {str(key): again(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return (list if isinstance(value, list) else tuple)(map(again, value))
+        return (list if isinstance(value, list) else tuple)(map(_plain, value))
     if type(value) in pytree.SUPPORTED_NODES:
-        return [*map(again, pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0])]
+        return [*map(_plain, pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0])]
     raise TypeError(
         f"the model returns a {type(value).__name__}, which cannot be exported: return tensors in "
         "dicts, lists and tuples"

@@ -76,8 +76,9 @@ class Exported:
 
     def _converted(self, arguments: tuple) -> tuple:
         """Return arrays of the dtypes that the program takes."""
-        leaves, tree = jax.tree_util.tree_flatten(arguments)
-        if (tree, {}) != self._tree():
+        leaves, tree = jax.tree_util.tree_flatten((arguments, {}))
+        wanted: Any = self.program.in_tree
+        if wanted != tree:
             shown = jax.tree_util.tree_map(lambda _: "array", arguments[1:])
             raise ValueError(
                 f"the arguments {shown} do not fit the inputs {self.header.get('inputs')}"
@@ -85,12 +86,7 @@ class Exported:
         avals = self.program.in_avals
         arrays = [_as(leaf, aval.dtype) for leaf, aval in zip(leaves, avals, strict=True)]
         _check_shapes(arrays, avals, self.header.get("sizes", {}))
-        return jax.tree_util.tree_unflatten(tree, arrays)
-
-    def _tree(self) -> tuple:
-        tree: Any = self.program.in_tree
-        positional, named = tree.children()
-        return positional, jax.tree_util.tree_unflatten(named, range(named.num_leaves))
+        return jax.tree_util.tree_unflatten(tree, arrays)[0]
 
     def mlir(self) -> str:
         """Return the program as text, in StableHLO."""
@@ -270,9 +266,8 @@ def _deserialized(program: bytes, header: dict[str, Any], where: str) -> jax_exp
 def _check_weights(exported: Exported, where: str) -> None:
     """Raise if the weights are not those that the program takes."""
     try:
-        tree, _ = exported._tree()
-        count = tree.num_leaves
-        wanted = jax.tree_util.tree_unflatten(tree, exported.program.in_avals[:count])[0]
+        program = exported.program
+        wanted = jax.tree_util.tree_unflatten(program.in_tree, program.in_avals)[0][0]
         names = wanted.keys() | exported.weights.keys()
     except _DAMAGES as error:
         raise ValueError(f"{where} has a program that takes no weights: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax.compat.ax.environment import default_env
-from torch_jax.core.x64 import x64
 from torch_jax.exporting.symbolic import program as symbolic
 from torch_jax.graphs.interpreter import JaxInterpreter as JaxInterpreter
 
@@ -26,26 +24,23 @@ def exported_program_to_jax(exported_program: Any, export_raw: bool = False) -> 
     run: Any
     if symbolic.has_symbols(exported_program):
         run = symbolic.SymbolicProgram(exported_program)
-        call = functools.partial(_call_of_any_size, run)
     else:
         run = JaxInterpreter(exported_program)
-        call = run.call
     names = list(run.state)
 
     def function(weights: Any, args: Any) -> Any:
-        result = call(dict(zip(names, weights, strict=True)), *args)
+        state = dict(zip(names, weights, strict=True))
+        if isinstance(run, JaxInterpreter):
+            result = run.call(state, *args)
+        else:
+            array = operator.attrgetter("array")
+            result = pytree.tree_map_only(torch.Tensor, array, run(state, args, {}))
         return result if isinstance(result, tuple) else (result,)
 
     if export_raw:
         tensors = exported_program.state_dict | exported_program.constants
         return names, [tensors[name] for name in names], function
     return default_env().t2j_copy(list(run.state.values())), function
-
-
-def _call_of_any_size(run: symbolic.SymbolicProgram, state: Any, *args: Any) -> Any:
-    with x64():
-        results = run(state, args, {})
-    return pytree.tree_map_only(torch.Tensor, operator.attrgetter("array"), results)
 
 
 def exported_program_to_stablehlo(exported_program: Any) -> tuple[Any, Any]:

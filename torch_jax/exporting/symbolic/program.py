@@ -7,7 +7,7 @@ functions are called on arrays directly, node by node.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import errors, precision
 from torch_jax.core.tracers import NotTraceableError
+from torch_jax.core.x64 import x64
 from torch_jax.eager import entry, variants
 from torch_jax.eager.signature import DROP, DTYPE, NUMBER, NUMBERS, Signature, signature
 from torch_jax.exporting.symbolic import sizes as symbolic_numbers
@@ -48,7 +49,10 @@ def has_symbols(program: Any) -> bool:
 def inputs_of(program: Any) -> tuple[tuple, dict[str, Any]]:
     """Return the example arguments, with shapes of symbols in place of tensors."""
     leaves, tree = pytree.tree_flatten(program.example_inputs)
-    scope = jax_export.SymbolicScope(_constraints(program))
+    bounds = []
+    for symbol, (least, most) in ranges_of(program).items():
+        bounds += [f"{symbol} >= {least}"] + ([] if most is None else [f"{symbol} <= {most}"])
+    scope = jax_export.SymbolicScope(bounds)
 
     def symbolic(shape: Any) -> Any:
         texts = (n.node.expr if isinstance(n, torch.SymInt) else int(n) for n in shape)
@@ -85,14 +89,6 @@ def ranges_of(program: Any) -> dict[str, tuple[int, int | None]]:
     return found
 
 
-def _constraints(program: Any) -> list[str]:
-    """Return the bounds of the symbols, as JAX writes them."""
-    known = []
-    for symbol, (least, most) in ranges_of(program).items():
-        known += [f"{symbol} >= {least}"] + ([] if most is None else [f"{symbol} <= {most}"])
-    return known
-
-
 class SymbolicProgram:
     """An ``ExportedProgram`` as a function of arrays, of any sizes that it allows.
 
@@ -102,7 +98,12 @@ class SymbolicProgram:
 
     def __init__(self, program: Any):
         self.program = _decomposed(program)
-        _without_checks(self.program.graph_module)
+        module = self.program.graph_module
+        for node in reversed(list(module.graph.nodes)):  # JAX checks sizes at each call
+            if isinstance(node.target, OpOverload) and variants.table_name(node.target) in _CHECKS:
+                module.graph.erase_node(node)
+        module.graph.eliminate_dead_code()
+        module.recompile()
         held = self.program.state_dict | self.program.constants
         self._specs = self.program.graph_signature.input_specs
         targets = (spec.target for spec in self._specs if spec.target is not None)
@@ -119,11 +120,12 @@ class SymbolicProgram:
         given = [self._input(spec, state, leaves) for spec in self._specs]
         runner = _Runner(self.program.graph_module)
         runner.extra_traceback = False  # the errors name the line
-        results = runner.run(*given)
-        specs = self.program.graph_signature.output_specs
-        wanted = torch.export.graph_signature.OutputKind.USER_OUTPUT
-        results = [r for r, spec in zip(results, specs, strict=True) if spec.kind == wanted]
-        return pytree.tree_unflatten(map(_stand_in, results), self.program.call_spec.out_spec)
+        with x64():
+            results = runner.run(*given)
+            specs = self.program.graph_signature.output_specs
+            wanted = torch.export.graph_signature.OutputKind.USER_OUTPUT
+            results = [r for r, spec in zip(results, specs, strict=True) if spec.kind == wanted]
+            return pytree.tree_unflatten(map(_stand_in, results), self.program.call_spec.out_spec)
 
     def _input(self, spec: Any, state: Mapping[str, jax.Array], leaves: Iterator[Any]) -> Any:
         """Return an input of the graph: a weight, an argument, or a token of ordered effects."""
@@ -144,21 +146,15 @@ def _stand_in(result: Any) -> Any:
     return tensor
 
 
-def _without_checks(module: fx.GraphModule) -> None:
-    """Remove comparisons of sizes that only raise errors: JAX checks sizes at each call."""
-    for node in reversed(list(module.graph.nodes)):
-        if isinstance(node.target, OpOverload) and variants.table_name(node.target) in _CHECKS:
-            module.graph.erase_node(node)
-    module.graph.eliminate_dead_code()
-    module.recompile()
-
-
 def _decomposed(program: Any) -> Any:
     """Return the program in operators that have functions here."""
     sizes = [n for shape in _shapes(program) for n in shape or () if isinstance(n, torch.SymInt)]
     symbols = set().union(*(size.node.expr.free_symbols for size in sizes))
     before = len(dynamo.guards_of(sizes[0]))
-    program = program.run_decompositions(_decompositions())
+    table = pytorch.decompositions() | dict(torch.export.default_decompositions().items())
+    program = program.run_decompositions(
+        {op: d for op, d in table.items() if isinstance(op, OpOverload) and not _is_known(op)}
+    )
     guards = dynamo.guards_of(sizes[0])[before:]
     fixed = [
         str(g) for g in guards if g.is_Relational and g.rel_op == "==" and g.free_symbols & symbols
@@ -169,12 +165,6 @@ def _decomposed(program: Any) -> Any:
             "change: export it with fixed sizes there"
         )
     return program
-
-
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return PyTorch's decompositions of operators without a function here."""
-    table = pytorch.decompositions() | dict(torch.export.default_decompositions().items())
-    return {op: d for op, d in table.items() if isinstance(op, OpOverload) and not _is_known(op)}
 
 
 def _is_known(op: OpOverload) -> bool:

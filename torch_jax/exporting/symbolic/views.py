@@ -21,12 +21,8 @@ from torch_jax.ops.attention import attention
 _FAR = 2**62  # the end of a slice without one
 
 
-def _same(self, **_options: Any) -> Any:
-    return self
-
-
 VIEWS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys("alias clone copy.default".split(), _same),
+    **dict.fromkeys("alias clone copy.default".split(), lambda self, **_options: self),
     "view": lambda self, size: self.reshape(tuple(size)),
     "permute": lambda self, dims: self.transpose(tuple(dims)),
     "transpose.int": lambda self, dim0, dim1: self.swapaxes(dim0, dim1) if self.ndim else self,
