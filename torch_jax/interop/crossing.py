@@ -3,16 +3,18 @@
 Tensors have 64-bit types, and a program of JAX has them only with ``jax_enable_x64``. Without,
 
 - arguments of int32, JAX's integers, arrive as int64, PyTorch's type of indices and labels;
-- results are cast as ``jax.numpy.asarray`` casts them: int64 to int32, float64 to float32;
-- residuals of a forward pass, for its backward pass, cross as pairs of 32 bits.
+- results are cast as ``jax.numpy.asarray`` casts them: int64 to int32, float64 to float32.
+
+The package's own work has 64-bit types on. In code of optax or flax, which leaves dtypes to JAX's
+defaults, numbers and random draws would then be of float64: it asks :func:`asks_for_wide`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
@@ -21,13 +23,25 @@ from torch_jax._private import jax_core
 from torch_jax.core import tracers
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch.jax_programs import NARROW
-from torch_jax.interop.jax_defaults import narrowed
 from torch_jax.memory import border, storage
 
 
 def is_narrow() -> bool:
     """Return whether the caller's program of JAX has no 64-bit types."""
     return jax.dtypes.canonicalize_dtype(np.int64) != np.int64
+
+
+def asks_for_wide(dtypes: Iterable[Any]) -> bool:
+    """Return whether 64-bit types are on: by the user's setting, or since a float is of 64 bits."""
+    wide = (np.dtype(np.float64), np.dtype(np.complex128))
+    return jax_core.x64_setting() or any(dtype in wide for dtype in dtypes)
+
+
+def narrowed(value: Any, wide: bool) -> Any:
+    """Return an argument as JAX takes it, without 64-bit types unless they are on."""
+    if wide or not isinstance(value, jax.Array) or value.dtype not in NARROW:
+        return value
+    return value.astype(NARROW[value.dtype])
 
 
 def tensor(array: Any) -> torch.Tensor:
@@ -51,26 +65,6 @@ def out(result: torch.Tensor, narrow: bool) -> Any:
     """Return a result as an array."""
     with x64():
         return narrowed(border.users_array(result), not narrow)
-
-
-def packed(array: Any, narrow: bool) -> Any:
-    """Return a residual without 64-bit types."""
-    array = jnp.asarray(array)
-    if not narrow or array.dtype not in NARROW:
-        return array
-    if array.dtype == np.complex128:
-        array = jnp.stack([array.real, array.imag], -1)
-    return lax.bitcast_convert_type(array, np.uint32)
-
-
-def unpacked(array: Any, aval: Any) -> Any:
-    """Return a packed residual in its own type, ``aval``."""
-    if array.dtype == aval.dtype:
-        return array
-    if aval.dtype == np.complex128:
-        parts = lax.bitcast_convert_type(array, np.float64)
-        return lax.complex(parts[..., 0], parts[..., 1])
-    return lax.bitcast_convert_type(array, aval.dtype)
 
 
 def of_axes(gradient: Any, array: Any) -> Any:

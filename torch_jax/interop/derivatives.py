@@ -70,11 +70,8 @@ class Pullback(NamedTuple):
     residuals: list[Any]
 
     def __call__(self, gradients: Sequence[Any]) -> list[Any]:
-        jaxpr = self.traced.jaxpr
         with x64():
-            pairs = zip(self.residuals, jaxpr.constvars, strict=True)
-            consts = [crossing.unpacked(array, variable.aval) for array, variable in pairs]
-            return jax.core.eval_jaxpr(jaxpr, consts, *gradients)
+            return jax.core.eval_jaxpr(self.traced.jaxpr, self.residuals, *gradients)
 
 
 @contextmanager
@@ -123,7 +120,7 @@ class Differentiable:
         with running(self._program, self._begin, words, arrays) as (tensors, results):
             given_out = [crossing.out(result, narrow) for result in results]
             leaves = [tensor for tensor in tensors if tensor.requires_grad]
-            return given_out, _pullback(leaves, results, given_out, narrow)
+            return given_out, _pullback(leaves, results, given_out)
 
     # --- its derivative ---------------------------------------------------------------------------
 
@@ -135,7 +132,9 @@ class Differentiable:
         words, arrays, pullback = kept
         given = [gradients[i] for i in pullback.traced.outputs]
         found = iter(self.back(words, arrays, pullback, given))
-        return None, [crossing.of_axes(next(found), a) if _is_inexact(a) else None for a in arrays]
+        inexact = (jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays)
+        pairs = zip(arrays, inexact, strict=True)
+        return None, [crossing.of_axes(next(found), a) if yes else None for a, yes in pairs]
 
     def _run_forward(self, words: Any, arrays: Any) -> tuple:
         results, pullback = self.run(words, arrays)
@@ -178,7 +177,7 @@ def _backward_pass(program: Program, outputs: tuple[int, ...], count: int) -> Pr
 
 
 def _pullback(
-    leaves: list[torch.Tensor], results: list[torch.Tensor], given_out: list[Any], narrow: bool
+    leaves: list[torch.Tensor], results: list[torch.Tensor], given_out: list[Any]
 ) -> Pullback:
     """Trace the backward pass of results."""
     outputs = tuple(i for i, result in enumerate(results) if result.requires_grad)
@@ -192,8 +191,7 @@ def _pullback(
         return [jnp.conj(transfer.as_array(gradient)) for gradient in found]
 
     closed = jax.make_jaxpr(pull)(*(jax.typeof(given_out[i]) for i in outputs))
-    residuals = [crossing.packed(array, narrow) for array in closed.consts]
-    return Pullback(BackwardPass(closed.jaxpr, outputs), residuals)
+    return Pullback(BackwardPass(closed.jaxpr, outputs), list(map(jnp.asarray, closed.consts)))
 
 
 def _gradients_of(
@@ -209,7 +207,3 @@ def _gradients_of(
         results, wanted, list(gradients), create_graph=create_graph, materialize_grads=True
     )
     return list(found)
-
-
-def _is_inexact(array: Any) -> bool:
-    return jnp.issubdtype(array.dtype, jnp.inexact)

@@ -49,7 +49,10 @@ class Linen(Once):
     def __init__(self, module: Any, structure: Any, paths: Sequence[tuple]):
         """Take ``paths``, those of the leaves of ``structure``."""
         self.module, self.kind, self._structure = module, type(module), structure
-        self.variables = [_of_linen(path) for path in paths]
+        self.variables = []
+        for path in paths:
+            collection, *names = (jax.tree_util.keystr((part,), simple=True) for part in path)
+            self.variables.append(Variable(tuple(names), collection, collection == "params"))
         self._collections = sorted({v.collection for v in self.variables} - {"params"})
 
     def function(self, method: str, training: bool) -> Callable[..., Any]:
@@ -75,11 +78,6 @@ class Linen(Once):
             return result, after
 
         return run
-
-
-def _of_linen(path: tuple) -> Variable:
-    collection, *names = (jax.tree_util.keystr((part,), simple=True) for part in path)
-    return Variable(tuple(names), collection, collection == "params")
 
 
 def with_flags(function: Any, training: bool, args: tuple, kwargs: dict) -> dict[str, Any]:

@@ -20,10 +20,11 @@ from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.core import trees, waking
 from torch_jax.core.x64 import x64_as
 from torch_jax.dispatch.call_jax import jax_function
+from torch_jax.interop.crossing import asks_for_wide, narrowed
 from torch_jax.interop.flax_definitions import Linen, Nnx, with_flags
 from torch_jax.interop.functional import programs_of
-from torch_jax.interop.jax_defaults import asks_for_wide, narrowed, require
-from torch_jax.memory import dtypes
+from torch_jax.interop.names import require
+from torch_jax.memory import border, dtypes
 from torch_jax.memory.storage import wrap
 
 
@@ -69,7 +70,7 @@ def nn_from_flax(
         if args or kwargs or variables is not None:
             raise TypeError("a module of nnx has its arrays: nn_from_flax(module)")
         definition = Nnx(module)
-        return FlaxModule(definition, [wrap(_array(value)) for value in definition.arrays])
+        return FlaxModule(definition, list(map(_tensor, definition.arrays)))
     if not isinstance(module, linen.Module):
         raise TypeError(
             f"nn_from_flax takes a module of flax.nnx or flax.linen, not {type(module)}"
@@ -84,19 +85,12 @@ def nn_from_flax(
     )
 
 
-def _array(value: Any) -> jax.Array:
-    """Return the array of a variable.
-
-    Raises:
-      TypeError: its value is no array.
-    """
-    if not isinstance(value, jax.Array | np.ndarray) or value.dtype not in dtypes.TO_TORCH:
-        raise TypeError(f"a variable of a flax module is no array but {value!r:.200}")
-    return jax_core.row_major(value if isinstance(value, jax.Array) else jax.device_put(value))
-
-
 def _tensor(value: Any) -> torch.Tensor:
-    return value if isinstance(value, torch.Tensor) else wrap(_array(value))
+    """Return the tensor of a variable; raise ``TypeError`` if its value is no array."""
+    made = border.tensor_of(value)
+    if not isinstance(made, torch.Tensor):
+        raise TypeError(f"a variable of a flax module is no array but {value!r:.200}")
+    return made
 
 
 def _on_device(value: Any) -> Any:
@@ -108,7 +102,7 @@ def _on_device(value: Any) -> Any:
 def _as_input(value: Any) -> Any:
     """Return a tensor for an array, which is an input of programs; all others unchanged."""
     is_array = isinstance(value, jax.Array | np.ndarray) and value.dtype in dtypes.TO_TORCH
-    return _tensor(value) if is_array else value
+    return wrap(jax_core.row_major(jax.numpy.asarray(value))) if is_array else value
 
 
 def _initial(module: Any, args: tuple, kwargs: dict, method: str) -> Any:

@@ -11,7 +11,7 @@ import sys
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -145,7 +145,14 @@ class _Watch(pytorch.OperatorMode):
         except RuntimeError as error:
             if "to be on the same device" not in str(error):
                 raise
-            raise RuntimeError(_two_devices(error, self.run.function, tensors)) from error
+            others = [t for t in tensors if t.dim() and not storage.is_jax_tensor(t)]
+            named = ", ".join(names.of_tensor(self.run.function, tensor) for tensor in others[:3])
+            raise RuntimeError(
+                f"{error}. Arguments of a function of JAX are tensors of device 'jax', and {named} "
+                f"is not ({tracers.user_line()}): pass it as an argument, move it with .to('jax'), "
+                "or give the module it belongs to to torch_jax.functional, which takes modules on "
+                "any device"
+            ) from error
         finally:
             self.run.may_draw = before
         for tensor in storage.tensors_in(result):
@@ -261,14 +268,4 @@ def _stops(how: str) -> Exception:
         f'with derivatives="jax" JAX differentiates the operators, and would not see that {how} '
         f"stops the gradient here ({tracers.user_line()}): use jax.lax.stop_gradient outside of "
         'the function, or derivatives="torch"'
-    )
-
-
-def _two_devices(error: Exception, function: Callable, tensors: list[torch.Tensor]) -> str:
-    others = [t for t in tensors if t.dim() and not storage.is_jax_tensor(t)]
-    named = ", ".join(names.of_tensor(function, tensor) for tensor in others[:3])
-    return (
-        f"{error}. Arguments of a function of JAX are tensors of device 'jax', and {named} is not "
-        f"({tracers.user_line()}): pass it as an argument, move it with .to('jax'), or give the "
-        "module it belongs to to torch_jax.functional, which takes modules on any device"
     )

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
-from torch_jax.dispatch.call_jax import Recent
+from torch_jax.dispatch.call_jax import Recent, form_of
 from torch_jax.distributed import rules
 from torch_jax.graphs import interpreter
 from torch_jax.graphs.runner import first_names
@@ -102,7 +102,7 @@ def load_functional(
     own, trained = _tensors_of(module), _trained(module)
     given = {**params, **(buffers or {})}
     wanted = own if buffers is not None else {n: own[n] for n in own if n in trained or n in given}
-    _check(type(module).__name__, given, {n: _Form.of(t) for n, t in wanted.items()})
+    _check(type(module).__name__, given, {n: form_of(t) for n, t in wanted.items()})
     names = first_names(dict(rules.tensors_of(module)))
     for name, array in given.items():
         tensor = own[name]
@@ -155,8 +155,8 @@ class Functional:
         self.module, self.by_jax = module, is_by_jax(derivatives)
         self.modes = {part: part.training for part in module.modules()}
         self.names = first_names(dict(rules.tensors_of(module)))
-        self.trained = {n: _Form.of(t) for n, t in tensors.items() if n in trained}
-        self.kept = {n: _Form.of(t) for n, t in tensors.items() if n not in trained}
+        self.trained = {n: form_of(t) for n, t in tensors.items() if n in trained}
+        self.kept = {n: form_of(t) for n, t in tensors.items() if n not in trained}
         # CPU tensors in attributes are moved for a module that has no tensor on the device
         self.host = not any(map(is_jax, tensors.values()))
 
@@ -188,7 +188,11 @@ class Functional:
             # as in PyTorch, no gradient flows to tensors that do not require one
             adopt = ACTIVE.tracer.mode.adopt
             kept = {name: adopt(crossing.constant(tensor)) for name, tensor in buffers.items()}
-            held = params | {n: self.kept[n].of_integers(tensor) for n, tensor in kept.items()}
+            held = dict(params)
+            for name, tensor in kept.items():  # integers in the module's own dtype, not JAX's
+                is_integer = not (tensor.is_floating_point() or tensor.is_complex())
+                own = dtypes.to_torch(self.kept[name].dtype)
+                held[name] = tensor.to(own) if is_integer else tensor
             before = {name: storage.held_by(tensor) for name, tensor in params.items()}
             with self._holding(held, training):
                 result = self._method(method)(*args, **kwargs)
@@ -198,10 +202,6 @@ class Functional:
 
         given = dict(params), dict(buffers), args, kwargs
         return run(called, self.module, given, {}, rng, self.host, self.by_jax)
-
-    def training_mode(self) -> bool | None:
-        """Return the mode that means training: each part's own, if the whole was in training."""
-        return None if self.modes[self.module] else True
 
     def _method(self, method: Any) -> Callable[..., Any]:
         if method is None or method == "forward":
@@ -251,37 +251,21 @@ class Functional:
                 )
 
 
-class _Form(NamedTuple):
-    """Shape and dtype of the array that replaces a tensor."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Form:
-        return cls(tuple(tensor.shape), tensor.dtype)
-
-    def of_integers(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of integers in the module's own dtype, which JAX may not have."""
-        is_integer = not (tensor.is_floating_point() or tensor.is_complex())
-        return tensor.to(self.dtype) if is_integer else tensor
-
-    def refusal(self, name: str, array: Any) -> str | None:
-        """Return the fault of an array, None where it may replace the tensor."""
-        if not isinstance(array, jax.Array | np.ndarray):
-            return f"{name} is a {type(array).__name__}, where an array is wanted."
-        if tuple(array.shape) != self.shape:
-            return (
-                f"size mismatch for {name}: copying a param with shape {torch.Size(array.shape)} "
-                f"from checkpoint, the shape in current model is {torch.Size(self.shape)}."
-            )
-        wanted = dtypes.to_jax(self.dtype)
-        if category(array.dtype) != category(wanted):
-            return f"dtype mismatch for {name}: {array.dtype} where the module has {wanted}."
-        return None
+def _refusal(name: str, array: Any, form: jax.ShapeDtypeStruct) -> str | None:
+    """Return the fault of an array, None where it may replace a tensor of this form."""
+    if not isinstance(array, jax.Array | np.ndarray):
+        return f"{name} is a {type(array).__name__}, where an array is wanted."
+    if tuple(array.shape) != form.shape:
+        return (
+            f"size mismatch for {name}: copying a param with shape {torch.Size(array.shape)} "
+            f"from checkpoint, the shape in current model is {torch.Size(form.shape)}."
+        )
+    if category(array.dtype) != category(form.dtype):
+        return f"dtype mismatch for {name}: {array.dtype} where the module has {form.dtype}."
+    return None
 
 
-def _check(what: str, given: Any, wanted: Mapping[str, _Form]) -> None:
+def _check(what: str, given: Any, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> None:
     """Raise as ``load_state_dict`` does if names or shapes are not the module's."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{what}: a dict of arrays by name is wanted, not a {type(given).__name__}")
@@ -291,7 +275,7 @@ def _check(what: str, given: Any, wanted: Mapping[str, _Form]) -> None:
     if missing := [f'"{name}"' for name in wanted if name not in given]:
         problems.append(f"Missing key(s) in state_dict: {', '.join(missing)}. ")
     both = [name for name in wanted if name in given]
-    refusals = (wanted[name].refusal(name, given[name]) for name in both)
+    refusals = (_refusal(name, given[name], wanted[name]) for name in both)
     problems += [refusal for refusal in refusals if refusal]
     if problems:
         raise RuntimeError(

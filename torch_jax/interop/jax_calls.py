@@ -19,12 +19,12 @@ import torch
 
 from torch_jax._private import jax_core, pytorch
 from torch_jax.budgets import STATES_WITH_ARRAYS
-from torch_jax.core import numbers, trees, waking
+from torch_jax.core import errors, numbers, trees, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import call_jax as operator
 from torch_jax.dispatch import jax_programs
 from torch_jax.dispatch.call_jax import Given, Recent, Traced
-from torch_jax.interop import function_errors
+from torch_jax.interop import names
 from torch_jax.interop.function_state import (
     holds_arrays,
     identities_of,
@@ -65,7 +65,7 @@ def sort(function: Any, leaves: Sequence[Any]) -> Arguments:
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             if leaf.device.type != pytorch.DEVICE_TYPE and leaf.dim():
-                raise function_errors.another_device(function, leaf)
+                raise errors.same_device(f"the JAX function {names.name_of(function)}", leaf)
             static.append(_GIVEN)
             tensors.append(leaf)
         elif isinstance(leaf, jax.Array | np.ndarray):
@@ -115,7 +115,11 @@ class _States:
 
 def traced_for(function: Any, wide: bool | None, structure: Any, given: Arguments) -> Traced:
     """Return the trace of a function for a call; it is made if no valid one is known."""
-    is_wide = _is_wide(given.tensors) if wide is None else wide
+    is_wide = wide
+    if is_wide is None:  # inside a trace 64-bit types are always on, also without the user's wish
+        state = jax_core.x64_state()
+        on = state.value if ACTIVE.tracer is None else state.get_global()
+        is_wide = on or any(t.dtype in (torch.float64, torch.complex128) for t in given.tensors)
     form = is_wide, structure, operator.forms_key(given.tensors)
     states = _states_of(function)
     state = state_of(function, given.static)
@@ -128,7 +132,7 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
         kept = traces.find(form)
     except TypeError as error:
         raise TypeError(
-            f"the JAX function {function_errors.name_of(function)} was given a tree whose static "
+            f"the JAX function {names.name_of(function)} was given a tree whose static "
             "part is not hashable: make its class a pytree whose auxiliary data are"
         ) from error
     # a trace that calls Python back is valid only for the objects that it may write
@@ -136,7 +140,7 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
         traced = _trace(function, is_wide, structure, given)
         if state_of(function, given.static) != state:
             raise RuntimeError(
-                f"the JAX function {function_errors.name_of(function)} changes a variable of its "
+                f"the JAX function {names.name_of(function)} changes a variable of its "
                 "closure, a global or an object that it reads. It runs when it is traced and not "
                 "at each call: return the value in place of keeping it, or call back to Python "
                 "with jax.debug.callback or jax.experimental.io_callback"
@@ -160,16 +164,8 @@ def _states_of(function: Any) -> _States:
 _others = _States()
 
 
-def _is_wide(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether JAX's 64-bit types are on in a function with these arguments."""
-    state = jax_core.x64_state()
-    # inside a trace they are always on, also where the user has not asked for them
-    is_on = state.value if ACTIVE.tracer is None else state.get_global()
-    return bool(is_on) or any(t.dtype in (torch.float64, torch.complex128) for t in tensors)
-
-
 def _trace(function: Any, wide: bool, structure: Any, given: Arguments) -> Traced:
-    name = function_errors.name_of(function)
-    leaf = functools.partial(function_errors.as_array, function)
-    with function_errors.explained(function, given.tensors):
+    name = names.name_of(function)
+    leaf = functools.partial(names.as_array, function)
+    with names.explained(function, given.tensors):
         return operator.trace(function, structure, given.static, given.tensors, wide, name, leaf)

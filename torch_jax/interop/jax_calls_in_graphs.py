@@ -15,8 +15,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax._private import dynamo, pytorch
-from torch_jax.core import trees, waking
-from torch_jax.interop import function_errors, jax_calls
+from torch_jax.core import errors, trees, waking
+from torch_jax.interop import jax_calls, names
 from torch_jax.interop.function_state import state_of
 from torch_jax.memory import dtypes, storage
 
@@ -40,7 +40,8 @@ def program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tupl
             return leaf
         _, shape, dtype, device = leaf
         if device != pytorch.DEVICE_TYPE and shape:
-            raise function_errors.another_device(function, torch.empty(shape, dtype=dtype))
+            name = f"the JAX function {names.name_of(function)}"
+            raise errors.same_device(name, torch.empty(shape, dtype=dtype))
         form: Any = jax.ShapeDtypeStruct(shape, dtypes.to_jax(dtype))
         stand_ins.append(storage.wrap(form))  # a trace asks for shape and dtype only
         return stand_ins[-1]
@@ -53,7 +54,15 @@ def program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tupl
         order = tuple(places[id(tensor)] for tensor in given.tensors)
         state = state_of(function, given.static)
         traced = jax_calls.traced_for(function, wide, structure, given)
-    _guard(function, given.static, state)
+    if state is None:
+        raise TypeError(
+            f"the JAX function {names.name_of(function)} reads what may change unseen, "
+            "such as an iterator: a graph of torch.compile cannot guard that. Pass it as an "
+            "argument"
+        )
+    name = f"still_{next(_numbers)}"
+    vars(sys.modules[__name__])[name] = lambda: state_of(function, given.static) == state
+    dynamo.guard_graph(__name__, name)
     count = len(traced.program.results)
     result = trees.unflatten(traced.structure, range(count))
     return traced.program.number, order, _shown(function, result)
@@ -68,27 +77,10 @@ def _shown(function: Any, result: Any) -> Any:
     if type(result) in (tuple, list):
         return type(result).__name__, (), tuple(_shown(function, one) for one in result)
     raise TypeError(
-        f"the JAX function {function_errors.name_of(function)} returns a {type(result).__name__}, "
+        f"the JAX function {names.name_of(function)} returns a {type(result).__name__}, "
         "which a graph of torch.compile cannot: return a dict, a list or a tuple there"
     )
 
 
 def _is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, tuple) and bool(leaf) and leaf[0] == TENSOR
-
-
-def _guard(function: Any, static: tuple, state: tuple | None) -> None:
-    """Let Dynamo check before each call that the function reads the same values."""
-    if state is None:
-        raise TypeError(
-            f"the JAX function {function_errors.name_of(function)} reads what may change unseen, "
-            "such as an iterator: a graph of torch.compile cannot guard that. Pass it as an "
-            "argument"
-        )
-
-    def still() -> bool:
-        return state_of(function, static) == state
-
-    name = f"still_{next(_numbers)}"
-    setattr(sys.modules[__name__], name, still)
-    dynamo.guard_graph(__name__, name)

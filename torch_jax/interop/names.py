@@ -1,14 +1,21 @@
-"""Names of functions and tensors in errors: those of the user's own code."""
+"""Names of functions and tensors in errors: those of the user's own code; and such errors."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import torch
 
 from torch_jax.core import errors
+from torch_jax.memory import dtypes
 
 
 def of_function(function: Any) -> str:
@@ -63,3 +70,68 @@ def in_module(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, torch
         for name, value in (vars(part) | part._parameters | part._buffers).items():
             if isinstance(value, torch.Tensor):
                 yield f"{prefix}{path}{'.' if path else ''}{name}", value
+
+
+# --- JAX functions that cannot be called ----------------------------------------------------------
+
+
+def name_of(function: Any) -> str:
+    """Return a function's name with its file and line, as far as they are known.
+
+    >>> name_of(len)
+    'len'
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = of_function(function)
+    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
+    return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def as_array(function: Any, leaf: Any) -> Any:
+    """Return a leaf of a result as an array.
+
+    Raises:
+      TypeError: the leaf is no array, or PyTorch has no such dtype.
+    """
+    try:
+        is_number = isinstance(leaf, bool | int | float | complex)
+        if not (is_number or isinstance(leaf, jax.Array | np.ndarray | np.generic)):
+            raise TypeError(f"{leaf!r}, a {type(leaf).__name__}")
+        if not is_number and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            raise TypeError(
+                "a random key: return jax.random.key_data(key), a tensor that "
+                "jax.random.wrap_key_data takes"
+            )
+        array = jnp.asarray(leaf)
+        dtypes.to_torch(array.dtype)
+        return array
+    except TypeError as error:
+        raise TypeError(
+            f"the JAX function {name_of(function)} returned what cannot be a tensor: {error}"
+        ) from None
+
+
+@contextlib.contextmanager
+def explained(function: Any, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Add to errors raised inside a function its name, and the tensors that it was called with."""
+    try:
+        yield
+    except jax.errors.UnexpectedTracerError as error:
+        raise RuntimeError(
+            f"the JAX function {name_of(function)} reads a value of a JAX function that has ended, "
+            "through its closure or a global: a value that a traced function has put aside. Pass "
+            "values as arguments and results"
+        ) from error
+    except Exception as error:
+        shown = ", ".join(map(errors.describe, tensors))
+        error.add_note(f"in the JAX function {name_of(function)}, called with ({shown})")
+        raise
+
+
+def require(library: str, message: str) -> None:
+    """Raise if a library is missing; ``message`` says how to install it."""
+    try:
+        importlib.import_module(library)
+    except ImportError as error:
+        raise ImportError(message) from error

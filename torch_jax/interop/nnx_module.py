@@ -9,7 +9,7 @@ import torch
 
 from torch_jax.graphs import interpreter
 from torch_jax.interop.functional import Functional
-from torch_jax.interop.jax_defaults import require
+from torch_jax.interop.names import require
 
 
 def nnx_from_torch(module: torch.nn.Module, *, rngs: Any = None) -> Any:
@@ -43,7 +43,7 @@ def nnx_from_torch(module: torch.nn.Module, *, rngs: Any = None) -> Any:
 @functools.cache
 def _class() -> Any:
     require("flax", "nnx_from_torch needs flax: pip install flax")
-    from flax import nnx
+    from flax import nnx, traverse_util
 
     class TorchModule(nnx.Module):
         """A module of PyTorch; see :func:`nnx_from_torch`."""
@@ -55,7 +55,7 @@ def _class() -> Any:
             for name, array in kept.items():
                 kind = nnx.BatchStat if name in buffers else nnx.Variable
                 variables[name] = kind(array)
-            self.tensors = _nested(nnx, variables)
+            self.tensors = _nested(nnx, traverse_util.unflatten_dict(variables, sep="."))
             self.rngs = rngs
             self.model = nnx.static(model)
             self.deterministic = not model.module.training
@@ -72,7 +72,9 @@ def _class() -> Any:
             rngs = self.rngs if rngs is None else rngs
             draws = rngs is not None and not self.deterministic
             key = rngs.dropout() if draws else None
-            mode = False if self.deterministic else self.model.training_mode()
+            # training is each part's own mode, if the whole was in training
+            training = None if self.model.modes[self.model.module] else True
+            mode = False if self.deterministic else training
             result, after = self.model.call(params, kept, args, kwargs, key, method, mode)
             for name, array in after.items():
                 if array is not kept[name]:
@@ -83,15 +85,7 @@ def _class() -> Any:
     return TorchModule
 
 
-def _nested(nnx: Any, variables: dict[str, Any]) -> Any:
-    """Return dicts of dicts by the parts of names."""
-    tree = nnx.Dict()
-    for name, variable in variables.items():
-        *path, last = name.split(".")
-        place = tree
-        for part in path:
-            if part not in vars(place):
-                setattr(place, part, nnx.Dict())
-            place = vars(place)[part]
-        setattr(place, last, variable)
-    return tree
+def _nested(nnx: Any, tree: Any) -> Any:
+    """Return dicts of dicts as flax's own."""
+    is_dict = isinstance(tree, dict)
+    return nnx.Dict({name: _nested(nnx, tree[name]) for name in tree}) if is_dict else tree

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from torch_jax.core.x64 import x64_as
-from torch_jax.interop.jax_defaults import asks_for_wide
+from torch_jax.interop.crossing import asks_for_wide
 
 
 class Name(str):
@@ -60,7 +60,11 @@ class Tree:
         def init(parameters: Any) -> Any:
             state = tx.init(parameters)
             leaves = jax.tree_util.tree_leaves(state)
-            random[:] = map(_algorithm, leaves)
+            is_key = (jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) for x in leaves)
+            random[:] = (
+                jax.random.key_impl(x) if yes else None
+                for x, yes in zip(leaves, is_key, strict=True)
+            )
             return state, list(map(_plain, leaves, random))
 
         with x64_as(self.wide):
@@ -166,11 +170,6 @@ def _short_names(paths: list[tuple]) -> dict[tuple, str]:
 def in_groups(name: str) -> str:
     """Return the name of a hyperparameter of optax in groups of parameters."""
     return "lr" if name == "learning_rate" else name
-
-
-def _algorithm(leaf: Any) -> Any:
-    is_key = jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
-    return jax.random.key_impl(leaf) if is_key else None
 
 
 def _plain(array: Any, random: Any) -> jax.Array:

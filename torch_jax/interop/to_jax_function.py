@@ -116,7 +116,9 @@ def run(
             yield [r for r in found if isinstance(r, torch.Tensor)]
 
     begin = functools.partial(FunctionRun, function, host=host, refuse_stops=by_jax)
-    words = None if rng is None else _words(rng)
+    if not (rng is None or isinstance(rng, jax.Array)):
+        raise TypeError(f"rng is a jax.random.key, not a {type(rng).__name__}")
+    words = interpreter.key_words(rng)
     if by_jax:
         with running(program, begin, words, arrays) as (_, made):
             _refuse_functions(made, function)
@@ -141,24 +143,15 @@ def _given(leaf: Any, function: Any) -> Any:
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
 
 
-def _words(rng: Any) -> Any:
-    if not isinstance(rng, jax.Array):
-        raise TypeError(f"rng is a jax.random.key, not a {type(rng).__name__}")
-    return interpreter.key_words(rng)
-
-
 def _refuse_functions(results: list[torch.Tensor], function: Any) -> None:
     """Raise if an ``autograd.Function`` has a backward pass of its own."""
     for node in autograd_nodes.nodes(results):
-        if isinstance(node, torch.autograd.function.BackwardCFunction) and not _is_own(node):
+        # one of this package's, whose backward pass JAX has too
+        is_own = getattr(type(node), "_forward_cls", type).__module__.startswith("torch_jax.")
+        if isinstance(node, torch.autograd.function.BackwardCFunction) and not is_own:
             name = type(node).__name__.removesuffix("Backward")
             raise NotTraceableError(
                 f"{names.of_function(function)} runs {name}, an "
                 "autograd.Function, whose backward JAX would not see with "
                 'derivatives="jax": use derivatives="torch"'
             )
-
-
-def _is_own(node: Any) -> bool:
-    """Return whether a function is one of this package's, whose backward pass JAX has too."""
-    return getattr(type(node), "_forward_cls", type).__module__.startswith("torch_jax.")
