@@ -115,7 +115,13 @@ class Call:
         own = [order.own, _shown(self._asked), self._line]
         first = json.loads(shared.first(self._key("first"), json.dumps(own)))
         if first[1] != own[1]:
-            self.end(self._mismatch(first, own))
+            calls = sorted((first, own))
+            shown = [f"rank {rank} calls {what} ({line})" for rank, what, line in calls]
+            self.end(
+                f"collectives do not match: {', but '.join(shown)}, as number {self._number} in "
+                f"{order.group}. All processes of a group must call the same collectives in one "
+                "order, with the same dtypes and shapes"
+            )
         elif shared.add(self._key("came"), 1) == len(order.ranks):
             self.end(_SAME)
 
@@ -123,15 +129,6 @@ class Call:
         """Report the result of the comparison, unless another process has done so."""
         if self._order.shared is not None:
             self._order.shared.first(self._key("end"), text)
-
-    def _mismatch(self, *calls: list[Any]) -> str:
-        """Return the text of the error of two different calls."""
-        shown = [f"rank {rank} calls {what} ({line})" for rank, what, line in sorted(calls)]
-        return (
-            f"collectives do not match: {', but '.join(shown)}, as number {self._number} in "
-            f"{self._order.group}. All processes of a group must call the same collectives in one "
-            "order, with the same dtypes and shapes"
-        )
 
     def is_agreed(self) -> bool:
         """Return whether all processes are known to ask for the same collective.
@@ -213,14 +210,10 @@ class Call:
         if not self._line:
             return TimeoutError(text)
         self.end(f"rank {self._order.own} has given up waiting for it ({text})")
-        return TimeoutError("; ".join([text, *self._whereabouts()]))
-
-    def _whereabouts(self) -> list[str]:
-        """Return this call with its line, and the calls in which other processes wait."""
         found = []
         for rank in self._order.ranks:
             place = self._order.places.get(str(rank)) or "no collective"
             if rank != self._order.own and place != self._place():
                 found.append(f"rank {rank} waits in {place}")
         here = f"this is {self._place()} ({self._line})"
-        return [here, *found[:ROWS_OF_AN_ERROR]]
+        return TimeoutError("; ".join([text, here, *found[:ROWS_OF_AN_ERROR]]))

@@ -114,13 +114,10 @@ def last_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
     """
     below = Path(folder)
     candidates = [below, *below.iterdir()] if below.is_dir() else []
-    last_first = sorted(candidates, key=_finished, reverse=True)
-    return next((one for one in last_first if _is_whole(one)), None)
-
-
-def _finished(folder: Path) -> tuple[int, Path]:
-    metadata = folder / ".metadata"
-    return metadata.stat().st_mtime_ns if metadata.is_file() else 0, folder
+    written = [one for one in candidates if (one / ".metadata").is_file()]
+    finished = ((one / ".metadata").stat().st_mtime_ns for one in written)
+    last_first = sorted(zip(finished, written, strict=True), reverse=True)
+    return next((one for _, one in last_first if _is_whole(one)), None)
 
 
 def _is_whole(folder: Path) -> bool:
@@ -130,13 +127,10 @@ def _is_whole(folder: Path) -> bool:
     except Exception:  # no file, or not one of DCP's
         return False
     entries = list((metadata.storage_data or {}).values())
-    sizes = {name: _size(folder / name) for name in {info.relative_path for info in entries}}
+    files = {name: folder / name for name in {info.relative_path for info in entries}}
+    sizes = {name: path.stat().st_size if path.is_file() else -1 for name, path in files.items()}
     whole = all(sizes[info.relative_path] >= info.offset + info.length for info in entries)
     return whole and all(_is_right(file, entry) for file, entry in _in_files(folder, entries))
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else -1
 
 
 # --- checksums ------------------------------------------------------------------------------------

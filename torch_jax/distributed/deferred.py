@@ -45,15 +45,6 @@ def parts_on_meta(module: torch.nn.Module, init: Init | None) -> list[Part]:
     return parts
 
 
-def initialise(module: torch.nn.Module, parts: list[Part], init: Init | None) -> None:
-    """Fill tensors that were on ``meta``; operators that write them compute sharded."""
-    if parts and init is not None:
-        init(module)
-        return
-    for _, part in parts:
-        _reset_of(part)()
-
-
 def zeros(tensor: torch.Tensor, wanted: NamedSharding) -> torch.Tensor:
     """Return zeros of the geometry of a tensor on ``meta``, made in parts on a mesh's devices."""
     stride = storage.dense_strides(tensor.shape, tensor.stride())
@@ -77,7 +68,8 @@ def _own(module: torch.nn.Module) -> list[torch.Tensor]:
     return list(chain(module.parameters(recurse=False), module.buffers(recurse=False)))
 
 
-def _reset_of(module: torch.nn.Module) -> Any:
+def reset_of(module: torch.nn.Module) -> Any:
+    """Return the method by which a module fills its tensors, None where it has none."""
     found = (getattr(module, name, None) for name in _RESETS)
     return next(filter(None, found), None)
 
@@ -85,6 +77,6 @@ def _reset_of(module: torch.nn.Module) -> Any:
 def _fault(name: str, module: torch.nn.Module) -> str | None:
     if not all(tensor.is_meta for tensor in _own(module)):
         return f"{name} ({type(module).__name__}) is on meta in part only"
-    if _reset_of(module) is None:
+    if reset_of(module) is None:
         return f"{name} ({type(module).__name__}) has no reset_parameters()"
     return None

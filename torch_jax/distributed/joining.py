@@ -97,19 +97,13 @@ def _address(store: Any) -> str:
     ``torchrun`` names it; otherwise this process holds the store that all have found. A file, if
     processes have met by one, names no host.
     """
-    return os.environ.get("MASTER_ADDR") or _of_store(store) or _of_host()
-
-
-def _of_store(store: Any) -> str | None:
     while isinstance(store, torch.distributed.PrefixStore):
         store = store.underlying_store
-    return store.host if isinstance(store, torch.distributed.TCPStore) else None
-
-
-def _of_host() -> str:
-    """Return this host's address for others: its name may mean the loopback only."""
+    of_store = store.host if isinstance(store, torch.distributed.TCPStore) else None
+    if known := os.environ.get("MASTER_ADDR") or of_store:
+        return known
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way_out:
-        try:
+        try:  # this host's name may mean the loopback only
             way_out.connect(("192.0.2.1", 9))  # nothing is sent: this asks for the route
             return way_out.getsockname()[0]
         except OSError:

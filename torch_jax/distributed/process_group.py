@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import jax
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
@@ -29,20 +31,16 @@ _JAX = pytorch.DEVICE_TYPE
 
 def create(options: Any, _backend_options: Any) -> ProcessGroup:
     """Make a group, as ``torch.distributed`` asks for it; all its processes do so at once."""
-    store, ranks = _of_its_own(options), tuple(options.global_ranks_in_group)
+    rank, size = options.group_rank, options.group_size
+    # a store for this group alone: that of torchrun holds keys of earlier groups of its name. All
+    # processes of a group have counted themselves before one of them can ask for the next
+    at = (options.store.add("torch_jax/made", 1) - 1) // size
+    store = dist.PrefixStore(f"torch_jax/{at}", options.store)
+    ranks = tuple(options.global_ranks_in_group)
     if not ranks:
-        joining.join(store, options.group_rank, options.group_size)
-        ranks = programs.processes(options.group_size)
-    return ProcessGroup(store, options.group_rank, ranks, options.timeout, options.group_id)
-
-
-def _of_its_own(options: Any) -> Any:
-    """Return a store for this group alone: ``torchrun``'s holds keys of earlier groups of its name.
-
-    All processes of a group have counted themselves before one of them can ask for the next.
-    """
-    at = (options.store.add("torch_jax/made", 1) - 1) // options.group_size
-    return dist.PrefixStore(f"torch_jax/{at}", options.store)
+        joining.join(store, rank, size)
+        ranks = tuple(range(size)) if size > 1 else (jax.process_index(),)
+    return ProcessGroup(store, rank, ranks, options.timeout, options.group_id)
 
 
 def _is_on_device(*values: Any) -> bool:
@@ -105,10 +103,6 @@ def _has_program(op: str, tensors: list[torch.Tensor]) -> bool:
         return all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
     is_complex = any(tensor.is_complex() for tensor in tensors)
     return op in programs.REDUCTIONS and not (is_complex and op in ("MIN", "MAX"))
-
-
-def _default(kind: str) -> Any:
-    return getattr(dist.distributed_c10d, kind)()
 
 
 def _list(tensors: Any) -> list[torch.Tensor]:
@@ -212,12 +206,17 @@ class ProcessGroup(_Base):
         written = [copies[id(tensor)] for tensor in filled] if on_device else []
         return HostWork(method, work, filled, written, source, call, self._limit(*rest[:1]))
 
-    def _one_by_one(self, method: str, outputs: Any, inputs: Any, options: Any) -> Any:
-        """Run a method of gloo for each of many tensors on the CPU: it takes one."""
-        *others, last = zip(outputs, inputs, strict=True)
-        for pair in others:
-            self._on_host(method, pair, pair[0], options).wait()
-        return self._on_host(method, last, last[0], options)
+    def _one_by_one(
+        self, method: str, outputs: Any, inputs: Any, options: Any, *static: Any
+    ) -> Any:
+        """Run a method of gloo for each of many tensors: it takes one."""
+        work: Any = None
+        for output, tensor in zip(outputs, inputs, strict=True):
+            if work is not None:
+                work.wait()
+            more: dict[str, Any] = {"alike": tensor, "static": static}
+            work = self._on_host(method, (output, tensor), output, options, **more)
+        return work
 
     # --- reductions -------------------------------------------------------------------------------
 
@@ -243,7 +242,7 @@ class ProcessGroup(_Base):
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors over the processes into those of one."""
-        options = opts or _default("ReduceOptions")
+        options = opts or c10d.ReduceOptions()
         return self._all_reduce("reduce", tensors, options, self.rank() == options.rootRank)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
@@ -261,21 +260,8 @@ class ProcessGroup(_Base):
             _check_parts(name, whole, output, self.size())
         op, given = _reduction(options, list(inputs))
         if not _has_program(op, given):
-            return self._reduced_on_host(name, outputs, inputs, options)
+            return self._one_by_one("_reduce_scatter_base", outputs, given, options, op)
         return self._program(name, programs.reduce_scatter, (op,), given, outputs, options)
-
-    def _reduced_on_host(self, name: str, outputs: Any, inputs: Any, options: Any) -> Any:
-        """Reduce all on the CPU, and keep the part of this process."""
-        everywhere = _default("AllreduceOptions")
-        everywhere.reduceOp, everywhere.timeout = options.reduceOp, self._limit(options)
-        call = self._next(name, _reduction(options, [])[:1], inputs, options)
-        copies = [whole.detach().cpu().contiguous() for whole in inputs]
-        works = [self._gloo.allreduce([copy], everywhere) for copy in copies]
-        HostWork(name, works[0], [], [], -1, call, self._limit(options)).wait()
-        for work in works:
-            work.wait()
-        parts = [copy.view(self.size(), -1)[self.rank()] for copy in copies]
-        return HostWork(name, works[-1], outputs, parts)
 
     def reduce_scatter_single(self, output: Any, whole: Any, opts: Any = None) -> Any:
         """Reduce a tensor over the processes; each gets its part of it."""
@@ -291,7 +277,7 @@ class ProcessGroup(_Base):
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         """Give all processes the tensors of one."""
-        options = opts or _default("BroadcastOptions")
+        options = opts or c10d.BroadcastOptions()
         tensors = _list(tensors)
         if not _is_on_device(tensors):
             return self._on_host("broadcast", (tensors,), tensors, options)
@@ -335,12 +321,12 @@ class ProcessGroup(_Base):
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give one process the tensors of all."""
-        options = opts or _default("GatherOptions")
+        options = opts or c10d.GatherOptions()
         return self._on_host("gather", (outputs, inputs), outputs, options, alike=inputs)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give each process its tensor of those that one has."""
-        options = opts or _default("ScatterOptions")
+        options = opts or c10d.ScatterOptions()
         return self._on_host("scatter", (outputs, inputs), outputs, options, alike=outputs)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
@@ -397,7 +383,7 @@ class ProcessGroup(_Base):
 
     def barrier(self, opts: Any = None) -> Any:
         """Wait until all processes have come here."""
-        options = opts or _default("BarrierOptions")
+        options = opts or c10d.BarrierOptions()
         call = self._next("barrier", (), (), options)
         work = self._gloo.barrier(options)
         return HostWork("barrier", work, [], [], -1, call, self._limit(options))

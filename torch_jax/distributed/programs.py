@@ -102,11 +102,6 @@ def exchange(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(lax.all_to_all(jnp.stack(arrays), _AXIS, 0, 0))
 
 
-def processes(count: int) -> tuple[int, ...]:
-    """Return JAX's numbers of the processes of a default group: all, or this one alone."""
-    return tuple(range(count)) if count > 1 else (jax.process_index(),)
-
-
 @functools.lru_cache(ENTRIES_REMEMBERED)
 def _mesh(ranks: tuple[int, ...]) -> Mesh:
     """Return a mesh over the first device of each of these processes."""

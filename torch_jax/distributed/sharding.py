@@ -94,17 +94,14 @@ def with_sharding_constraint(x: torch.Tensor, spec: Any, mesh: Mesh | None = Non
     >>> torch_jax.with_sharding_constraint(torch.ones(2, device="jax"), ("data",), mesh).cpu()
     tensor([1., 1.])
     """
-    mesh = mesh or _only_mesh()
+    if mesh is None:
+        if len(Use.meshes) != 1:
+            shown = " and ".join(map(sharding.describe, Use.meshes)) or "none"
+            raise ValueError(f"say which mesh is meant with mesh=; those that were made: {shown}")
+        mesh = next(iter(Use.meshes))
     wanted = sharding.named(mesh, spec, x.shape)
     Use.begin(mesh)
     return _constrain(x, wanted)
-
-
-def _only_mesh() -> Mesh:
-    if len(Use.meshes) == 1:
-        return next(iter(Use.meshes))
-    shown = " and ".join(map(sharding.describe, Use.meshes)) or "none"
-    raise ValueError(f"say which mesh is meant with mesh=; those that were made: {shown}")
 
 
 _constrain = jax_function(jax.lax.with_sharding_constraint)
@@ -133,14 +130,26 @@ def _shard_module(
             _memory_shape(tensor)  # raises before any tensor is moved
     parts = deferred.parts_on_meta(module, init)
     Use.begin(mesh)
-    module._apply(_mover(wanted, NamedSharding(mesh, PartitionSpec())))
+    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # before and after
+    whole = NamedSharding(mesh, PartitionSpec())  # of others, as a torchmetrics metric's states
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in moved:
+            moved[id(tensor)] = tensor, _moved(tensor, wanted.get(id(tensor), whole))
+        return moved[id(tensor)][1]  # for a tied tensor the same again
+
+    module._apply(move)
     for parameter in module.parameters():  # tensors made like it are split over ``axis``, too
         held: Any = parameter.untyped_storage()
         held.states = zero.split(sharding.sharding_of(held.array), held.array.shape, axis)
     if optimizer is not None:
         _move_states(optimizer)
         zero.keep_moved(optimizer, _move_states)
-    deferred.initialise(module, parts, init)
+    if parts and init is not None:
+        init(module)
+    else:  # operators that write tensors compute sharded
+        for _, part in parts:
+            deferred.reset_of(part)()
 
 
 def _move_states(optimizer: torch.optim.Optimizer) -> None:
@@ -161,24 +170,6 @@ def _states_of(parameter: torch.Tensor, optimizer: Any) -> list[torch.Tensor]:
     kept = kept_for(optimizer, parameter).values()
     tensors = (value for value in kept if isinstance(value, torch.Tensor))
     return [one for one in tensors if one.shape == parameter.shape and one.dim()]
-
-
-def _mover(
-    wanted: dict[int, NamedSharding], otherwise: NamedSharding
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function for ``Module._apply``: returns each tensor sharded, a tied one as before.
-
-    A module may pass tensors that are neither parameters nor buffers, such as the states of a
-    metric of torchmetrics: each device gets a copy.
-    """
-    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # before and after
-
-    def move(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in moved:
-            moved[id(tensor)] = tensor, _moved(tensor, wanted.get(id(tensor), otherwise))
-        return moved[id(tensor)][1]
-
-    return move
 
 
 def _moved(tensor: torch.Tensor, wanted: NamedSharding) -> torch.Tensor:

@@ -52,7 +52,12 @@ def reduce_scatter_takes_lists_and_one_tensor(device: str) -> Any:
     part, other = torch.zeros(2, 3, device=device), torch.zeros(2, device=device, dtype=torch.int64)
     dist.reduce_scatter(part, [numbers(device, 2, 3), numbers(device, 2, 3) * 2])
     dist.reduce_scatter_tensor(other, numbers(device, 4, dtype=torch.int64), dist.ReduceOp.MAX)
-    return part, other
+    product = torch.zeros_like(other)
+    dist.reduce_scatter_tensor(product, numbers(device, 4, dtype=torch.int64), _PRODUCT)
+    return part, other, product
+
+
+_PRODUCT = dist.ReduceOp.PRODUCT  # gloo's: JAX has no program for it
 
 
 def broadcast_keeps_every_bit(device: str) -> Any:
