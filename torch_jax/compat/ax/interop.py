@@ -78,14 +78,14 @@ def call_jax(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     No gradient of PyTorch's flows through it: for gradients use :func:`j2t_autograd` or
     ``torch_jax.call_jax``.
     """
-    view = _view_in_loop if function in _LOOPS else jax_view_elem
+
+    def view(value: Any) -> Any:
+        in_loop = function in _LOOPS and _is_function(value)
+        return of_arrays(value, lambda: None) if in_loop else jax_view_elem(value)
+
     with x64_as(not is_narrow()):
         args, kwargs = trees.map(view, (args, kwargs))
         return torch_view(function(*args, **kwargs))
-
-
-def _view_in_loop(value: Any) -> Any:
-    return of_arrays(value, lambda: None) if _is_function(value) else jax_view_elem(value)
 
 
 def call_torch(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

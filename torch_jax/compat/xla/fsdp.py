@@ -55,7 +55,9 @@ def recursive_wrap(
         return auto_wrap_policy(module=module, recurse=recurse, unwrapped_params=nonwrapped_numel)
 
     ignored = set(ignored_modules), set(ignored_params)
-    return pytorch.recursive_wrap(module, policy, wrapper_cls, *ignored, only_wrap_children, **kwargs)
+    return pytorch.recursive_wrap(
+        module, policy, wrapper_cls, *ignored, only_wrap_children, **kwargs
+    )
 
 
 class Wrapper(nn.Module):

@@ -42,17 +42,13 @@ class MpDeviceLoader:
         where = {"mesh": one.mesh.jax_mesh, "spec": one.jax_spec()} if one else {}
         batches = DeviceLoader(self._loader, ahead=max(self._ahead, 1), **where)
         for number, batch in enumerate(batches, start=1):
-            yield batch if one or not self._sharding else self._laid(batch)
+            for key, spec in self._sharding.items() if self._sharding and not one else ():
+                if spec is not None:
+                    spec.apply(batch[key])
+            yield batch
             if number % self._every == 0:
                 xla_model.mark_step()
         xla_model.mark_step()
-
-    def _laid(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return a batch with each of its tensors over the mesh of its key."""
-        for key, spec in self._sharding.items():
-            if spec is not None:
-                spec.apply(batch[key])
-        return batch
 
 
 class ParallelLoader:

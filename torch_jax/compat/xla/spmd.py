@@ -245,12 +245,10 @@ def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> str:
     if found is None:
         text = f"{tuple(t.shape)} on one device"
     else:
-        parts = found.devices_indices_map(tuple(t.shape))
-        text = "\n".join(f"{device}: {_shown(part)}" for device, part in parts.items())
+        lines = []
+        for device, part in found.devices_indices_map(tuple(t.shape)).items():
+            ends = [f"{one.start or 0}:{'' if one.stop is None else one.stop}" for one in part]
+            lines.append(f"{device}: [{', '.join(ends)}]")
+        text = "\n".join(lines)
     print(text)
     return text
-
-
-def _shown(part: tuple[slice, ...]) -> str:
-    ends = ((one.start or 0, "" if one.stop is None else one.stop) for one in part)
-    return "[" + ", ".join(f"{start}:{stop}" for start, stop in ends) + "]"
