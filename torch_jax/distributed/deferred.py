@@ -34,7 +34,12 @@ def parts_on_meta(module: torch.nn.Module, init: Init | None) -> list[Part]:
         if on_meta - met:  # a module of tied tensors only must not fill them again
             parts.append(part)
         met |= on_meta
-    faults = [fault for part in parts if init is None and (fault := _fault(*part))]
+    faults = []
+    for name, owner in parts if init is None else ():
+        if not all(tensor.is_meta for tensor in _own(owner)):
+            faults.append(f"{name} ({type(owner).__name__}) is on meta in part only")
+        elif reset_of(owner) is None:
+            faults.append(f"{name} ({type(owner).__name__}) has no reset_parameters()")
     if faults:
         lines = "".join(f"\n  {fault}" for fault in faults)
         raise RuntimeError(
@@ -72,11 +77,3 @@ def reset_of(module: torch.nn.Module) -> Any:
     """Return the method by which a module fills its tensors, None where it has none."""
     found = (getattr(module, name, None) for name in _RESETS)
     return next(filter(None, found), None)
-
-
-def _fault(name: str, module: torch.nn.Module) -> str | None:
-    if not all(tensor.is_meta for tensor in _own(module)):
-        return f"{name} ({type(module).__name__}) is on meta in part only"
-    if reset_of(module) is None:
-        return f"{name} ({type(module).__name__}) has no reset_parameters()"
-    return None

@@ -50,17 +50,13 @@ def initialize(
     >>> initialize(processes=1)
     Processes(rank=0, size=1)
     """
-    if processes == 1:
-        waking.wake()
-    elif not jax_processes.is_connected():
-        _join(coordinator, processes, rank)
-    return Processes(jax.process_index(), jax.process_count())
-
-
-def _join(coordinator: str | None, processes: int | None, rank: int | None) -> None:
     given = {"coordinator": coordinator, "processes": processes, "rank": rank}
     missing = [name for name, value in given.items() if value is None]
-    if len(missing) == len(given) and all(name in os.environ for name in _OF_TORCHRUN):
+    if processes == 1:
+        waking.wake()
+    elif jax_processes.is_connected():
+        pass
+    elif len(missing) == len(given) and all(name in os.environ for name in _OF_TORCHRUN):
         _meet("env://")
     elif len(missing) == len(given):
         joining.refuse_started("torch_jax.initialize()")
@@ -73,6 +69,7 @@ def _join(coordinator: str | None, processes: int | None, rank: int | None) -> N
         )
     else:
         _meet(f"tcp://{coordinator}", rank=int(rank or 0), world_size=int(processes or 0))
+    return Processes(jax.process_index(), jax.process_count())
 
 
 def _meet(where: str, **who: Any) -> None:

@@ -43,27 +43,21 @@ def join(store: Any, rank: int, size: int) -> None:
     Raises ``RuntimeError`` if JAX has made its devices before, or if the process has joined
     others.
     """
-    if size > 1:
-        _connect(store, rank, size)
+    global _joined
+    known = (rank, size) if _joined is None else (_joined.rank, _joined.size)
+    if size > 1 and known != (rank, size):
+        raise RuntimeError(
+            f"this process was rank {known[0]} of {known[1]} on device 'jax', and JAX cannot make "
+            f"it rank {rank} of {size}: start new processes for that"
+        )
+    # a user's own coordinator may have connected it, by jax.distributed.initialize
+    if size > 1 and _joined is None and not jax_processes.is_connected():
+        refuse_started("torch.distributed.init_process_group('jax')")
+        _joined = _join(store, rank, size)
+        processes.ended = ended
+        atexit.register(_leave)
     waking.wake()
     jax.devices()  # JAX's client waits for all processes, each of which is here now
-
-
-def _connect(store: Any, rank: int, size: int) -> None:
-    global _joined
-    if _joined is not None:
-        if (_joined.rank, _joined.size) != (rank, size):
-            raise RuntimeError(
-                f"this process was rank {_joined.rank} of {_joined.size} on device 'jax', and JAX "
-                f"cannot make it rank {rank} of {size}: start new processes for that"
-            )
-        return
-    if jax_processes.is_connected():
-        return  # by jax.distributed.initialize: a user's own coordinator
-    refuse_started("torch.distributed.init_process_group('jax')")
-    _joined = _join(store, rank, size)
-    processes.ended = ended
-    atexit.register(_leave)
 
 
 def refuse_started(call: str) -> None:

@@ -156,24 +156,19 @@ class Differentiable:
         return None, of_arrays, None, [jnp.conj(g) for g in of_gradients]
 
     def _derived(self, outputs: tuple[int, ...], count: int) -> Differentiable:
+        """Return the function from arguments and results' gradients to arguments' gradients."""
+
+        @contextmanager
+        def backward_pass(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+            given, gradients = tensors[:count], tensors[count:]
+            with self._program(given) as results:
+                chosen = [results[i] for i in outputs]
+                yield _gradients_of(chosen, [t for t in given if t.requires_grad], gradients, True)
+
         key = outputs, count
         if key not in self._backward_passes:
-            backward_pass = _backward_pass(self._program, outputs, count)
             self._backward_passes[key] = Differentiable(backward_pass, self._begin)
         return self._backward_passes[key]
-
-
-def _backward_pass(program: Program, outputs: tuple[int, ...], count: int) -> Program:
-    """Return a function from arguments and some results' gradients to the arguments' gradients."""
-
-    @contextmanager
-    def backward_pass(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-        given, gradients = tensors[:count], tensors[count:]
-        with program(given) as results:
-            chosen = [results[i] for i in outputs]
-            yield _gradients_of(chosen, [t for t in given if t.requires_grad], gradients, True)
-
-    return backward_pass
 
 
 def _pullback(

@@ -85,22 +85,18 @@ def from_jax_function(function: Any = None, /, *, x64: bool | None = None) -> An
 
 
 def _call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
-    if torch.compiler.is_dynamo_compiling():
-        return _call_in_graph(function, wide, args, kwargs)
-    return jax_calls.call(function, wide, args, kwargs)
-
-
-# --- in graphs of Dynamo's ------------------------------------------------------------------------
-
-
-def _call_in_graph(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call the operator, with the number of a program that is constant here; Dynamo traces this."""
+    if not torch.compiler.is_dynamo_compiling():
+        return jax_calls.call(function, wide, args, kwargs)
+    # Dynamo traces this: the operator is called with the number of a program, a constant here
     leaves, _ = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     shown = pytree.tree_map(_describe, (args, kwargs))
     number, order, result = _program_for(function, wide, shown)
     given = [tensors[at] for at in order]
     return _filled(result, torch.ops.torch_jax.call_jax(given, number))
+
+
+# --- in graphs of Dynamo's ------------------------------------------------------------------------
 
 
 def _describe(leaf: Any) -> Any:

@@ -196,7 +196,13 @@ class Functional:
             before = {name: storage.held_by(tensor) for name, tensor in params.items()}
             with self._holding(held, training):
                 result = self._method(method)(*args, **kwargs)
-                self._refuse_written(params, before)
+                for name, tensor in params.items():
+                    if storage.held_by(tensor) is not before[name]:
+                        raise NotTraceableError(
+                            f"{type(self.module).__name__} writes to its parameter {name!r}, and "
+                            "functional returns new buffers only: a forward pass may change only "
+                            "buffers, and parameters that require no gradient"
+                        )
                 now = dict(self.module.named_buffers(remove_duplicate=False))
                 yield result, {name: now.get(name, held[name]) for name in self.kept}
 
@@ -240,15 +246,6 @@ class Functional:
                 "which functional returns the new value",
                 stacklevel=2,
             )
-
-    def _refuse_written(self, params: dict[str, torch.Tensor], before: dict[str, Any]) -> None:
-        for name, tensor in params.items():
-            if storage.held_by(tensor) is not before[name]:
-                raise NotTraceableError(
-                    f"{type(self.module).__name__} writes to its parameter {name!r}, and functional"
-                    " returns new buffers only: a forward pass may change only buffers, "
-                    "and parameters that require no gradient"
-                )
 
 
 def _refusal(name: str, array: Any, form: jax.ShapeDtypeStruct) -> str | None:

@@ -86,10 +86,12 @@ class Tree:
     def build(self, kept: Sequence[jax.Array], numbers: dict[str, Any]) -> Any:
         """Return optax's state, from the arrays of :attr:`kept` and hyperparameters by name."""
         given = iter(kept)
-        arrays = [
-            _typed(next(given) if leaf.number is None else numbers[leaf.number], leaf.random)
-            for leaf in self.leaves
-        ]
+        arrays = []
+        for leaf in self.leaves:
+            array = next(given) if leaf.number is None else numbers[leaf.number]
+            if leaf.random is not None:
+                array = jax.random.wrap_key_data(array, impl=leaf.random)
+            arrays.append(array)
         return jax.tree_util.tree_unflatten(self._structure, arrays)
 
     def taken_apart(self, state: Any) -> list[jax.Array]:
@@ -175,11 +177,6 @@ def in_groups(name: str) -> str:
 def _plain(array: Any, random: Any) -> jax.Array:
     """Return a leaf in the form of a tensor: keys of random numbers as their words."""
     return jnp.asarray(array) if random is None else jax.random.key_data(array)
-
-
-def _typed(array: Any, random: Any) -> jax.Array:
-    """Undo :func:`_plain`."""
-    return array if random is None else jax.random.wrap_key_data(array, impl=random)
 
 
 def _python(value: Any) -> Any:

@@ -144,11 +144,7 @@ def _sharded(name: str, tensor: torch.Tensor) -> Sharded:
     if sharding is None:
         return Sharded(name, tuple(tensor.shape), None, _memory(tensor)[1])
     part = math.prod(sharding.shard_shape(memory.shape)) * memory.dtype.itemsize
-    return Sharded(name, tuple(tensor.shape), _spec(tensor, memory, sharding), part)
-
-
-def _spec(tensor: torch.Tensor, memory: Any, sharding: Any) -> tuple[Any, ...]:
-    """Return the axes that split each dimension of a tensor, or of the memory of a partial view."""
+    # the axes that split each dimension of the tensor, or of the memory of a partial view
     spec = tuple(getattr(sharding, "spec", (str(sharding),)))
     order = geometry.memory_order(tuple(tensor.shape), tensor.stride())
     if order is not None and memory.shape == tuple(tensor.shape[at] for at in order):
@@ -156,7 +152,7 @@ def _spec(tensor: torch.Tensor, memory: Any, sharding: Any) -> tuple[Any, ...]:
         spec = tuple(spec[order.index(at)] for at in range(len(order)))
     while spec and spec[-1] is None:
         spec = spec[:-1]
-    return spec
+    return Sharded(name, tuple(tensor.shape), spec, part)
 
 
 def _checked(module: Any) -> torch.nn.Module:

@@ -51,16 +51,14 @@ def exported_program_to_stablehlo(exported_program: Any) -> tuple[Any, Any]:
     Raises:
       NotTraceableError: sizes may change, and an operator of the program does not allow that.
     """
-    weights, function = exported_program_to_jax(exported_program)
-    return weights, jax.export.export(jax.jit(function))(weights, _inputs(exported_program))
-
-
-def _inputs(exported_program: Any) -> Any:
     args, kwargs = exported_program.example_inputs
     if kwargs:
         raise NotImplementedError(
             f"arguments {sorted(kwargs)} are named: torch_jax.export takes named arguments"
         )
     if symbolic.has_symbols(exported_program):
-        return tuple(symbolic.inputs_of(exported_program)[0])
-    return default_env().t2j_copy(tuple(args))
+        inputs = tuple(symbolic.inputs_of(exported_program)[0])
+    else:
+        inputs = default_env().t2j_copy(tuple(args))
+    weights, function = exported_program_to_jax(exported_program)
+    return weights, jax.export.export(jax.jit(function))(weights, inputs)

@@ -63,8 +63,10 @@ def recursive_wrap(
 class Wrapper(nn.Module):
     """A module around another, whose attributes it has."""
 
-    def __init__(self, module: nn.Module):
+    def __init__(self, module: nn.Module, policy: Any = None, wrapper: Any = None, **options: Any):
         super().__init__()
+        if policy is not None:
+            recursive_wrap(module, policy, wrapper, only_wrap_children=True, **options)
         self._orig_module = module
 
     @property
@@ -125,12 +127,8 @@ class XlaFullyShardedDataParallel(Wrapper):
             "compute_dtype": compute_dtype,
             "fp32_reduce_scatter": fp32_reduce_scatter,
         }
-        if auto_wrap_policy is not None:
-            wrapper = auto_wrapper_callable or XlaFullyShardedDataParallel
-            recursive_wrap(
-                module, auto_wrap_policy, wrapper, only_wrap_children=True, **options, **kwargs
-            )
-        super().__init__(module)
+        wrapper = auto_wrapper_callable or XlaFullyShardedDataParallel
+        super().__init__(module, auto_wrap_policy, wrapper, **options, **kwargs)
         reduced = torch.float32 if fp32_reduce_scatter else None
         fully_shard(
             module,
@@ -197,17 +195,9 @@ class SpmdFullyShardedDataParallel(Wrapper):
         axes = {axis for axis in ("fsdp", extra_data_axis) if axis}
         if axes - set(mesh.axis_names or ()):
             raise ValueError(f"The mesh must have axes named {sorted(axes)}")
-        if auto_wrap_policy is not None:
-            recursive_wrap(
-                module,
-                auto_wrap_policy,
-                auto_wrapper_callable or SpmdFullyShardedDataParallel,
-                only_wrap_children=True,
-                mesh=mesh,
-                shard_output=shard_output,
-                extra_data_axis=extra_data_axis,
-            )
-        super().__init__(module)
+        options = {"mesh": mesh, "shard_output": shard_output, "extra_data_axis": extra_data_axis}
+        wrapper = auto_wrapper_callable or SpmdFullyShardedDataParallel
+        super().__init__(module, auto_wrap_policy, wrapper, **options)
         self._mesh, self._data = mesh, extra_data_axis
         self._shard_output = shard_output or self._mark_output
         splits = SingleAxisSharder("fsdp", mesh.shape()["fsdp"], replicate_unshardable=True)

@@ -72,20 +72,17 @@ def addressable_runtime_device_count() -> int:
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
     """Return the attributes of all devices."""
     world.begin()
-    return [_attributes(device) for device in jax.devices()]
+    found = []
+    for device in jax.devices():
+        known = {n: getattr(device, n, None) for n in ("coords", "core_on_chip", "slice_index")}
+        given = {name: value for name, value in known.items() if value is not None}
+        found.append({"name": f"{device_type()}:{device.id}"} | given)
+    return found
 
 
 def runtime_device_attributes(device: str) -> dict[str, Any]:
     """Return the attributes of a device, such as ``"TPU:0"``."""
     return next(one for one in global_runtime_device_attributes() if one["name"] == device)
-
-
-def _attributes(device: Any) -> dict[str, Any]:
-    found = {"name": f"{device_type()}:{device.id}"}
-    for name in ("coords", "core_on_chip", "slice_index"):
-        if getattr(device, name, None) is not None:
-            found[name] = getattr(device, name)
-    return found
 
 
 def host_index() -> int:

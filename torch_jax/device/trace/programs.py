@@ -57,7 +57,14 @@ def of_name(module: str) -> Origin | None:
 
 
 def _instructions(module: dict[int, list[Any]]) -> Iterator[tuple[str, Origin]]:
-    lines = _lines(module)
+    lines: dict[int, str] = {}  # frames of Python by their numbers, which begin with 1
+    for index in _messages(module, _FRAMES):
+        files, functions = ([one.decode() for one in index.get(n, ())] for n in (1, 2))
+        places = list(_messages(index, 3))
+        for number, frame in enumerate(_messages(index, 4), start=1):
+            place = places[frame.get(1, [1])[0] - 1]
+            file, function = (place.get(n, [1])[0] - 1 for n in (1, 2))
+            lines[number] = f"{files[file]}({place.get(3, [0])[0]}): {functions[function]}"
     for instruction in _messages(module, *_INSTRUCTIONS):
         for metadata in _messages(instruction, _INSTRUCTION_METADATA):
             path = _text(metadata, _OP_NAME)
@@ -65,19 +72,6 @@ def _instructions(module: dict[int, list[Any]]) -> Iterator[tuple[str, Origin]]:
             operator = "::".join(found.groups()) if found else ""
             line = lines.get(metadata.get(_FRAME, [0])[0], "")
             yield _text(instruction, 1), Origin(operator, path, line)
-
-
-def _lines(module: dict[int, list[Any]]) -> dict[int, str]:
-    """Return frames of Python by their numbers, which begin with 1."""
-    frames: dict[int, str] = {}
-    for index in _messages(module, _FRAMES):
-        files, functions = ([one.decode() for one in index.get(n, ())] for n in (1, 2))
-        places = list(_messages(index, 3))
-        for number, frame in enumerate(_messages(index, 4), start=1):
-            place = places[frame.get(1, [1])[0] - 1]
-            file, function = (place.get(n, [1])[0] - 1 for n in (1, 2))
-            frames[number] = f"{files[file]}({place.get(3, [0])[0]}): {functions[function]}"
-    return frames
 
 
 def _messages(message: dict[int, list[Any]], *path: int) -> Iterator[dict[int, list[Any]]]:

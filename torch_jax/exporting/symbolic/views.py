@@ -149,7 +149,10 @@ def arange(*bounds, dtype=None, **_placement):
     start, end, step = bounds if len(bounds) == 3 else (*((0,) * (2 - len(bounds))), *bounds, 1)
     if not any(map(jax_export.is_symbolic_dim, (start, end, step))):
         return jnp.arange(start, end, step, dtype)
-    start, end, step = map(_whole, (start, end, step))
+    for number in (start, end, step):
+        if isinstance(number, float) and not number.is_integer():
+            raise NotImplementedError(f"a range of sizes with {number}")
+    start, end, step = (int(n) if isinstance(n, float) else n for n in (start, end, step))
     count = jax.core.max_dim(-((start - end) // step), 0)
     return (jnp.arange(count) * step + start).astype(dtype or jnp.int64)
 
@@ -165,15 +168,6 @@ def scaled_dot_product_attention(
     unused = jax.random.key(0)
     arguments = query, key, value, attn_mask, 0.0, is_causal
     return attention(*arguments, scale=scale, prng=unused)[0]
-
-
-def _whole(number: Any) -> Any:
-    """Return an integer; raise for a float that is none."""
-    if not isinstance(number, float):
-        return number
-    if not number.is_integer():
-        raise NotImplementedError(f"a range of sizes with {number}")
-    return int(number)
 
 
 def _is(size: Any, number: int) -> bool:

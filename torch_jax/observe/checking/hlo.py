@@ -139,26 +139,20 @@ def collectives(text: str) -> dict[str, tuple[int, int]]:
     # the compiler of TPUs writes one collective into each of the fusions that run during it
     found: dict[Any, tuple[int, str, int]] = {}
     for name, part in parts.items():
-        for at, (channel, kind, nbytes) in enumerate(_collectives(part.text)):
-            one = channel or (name, at)
-            counted = part.runs, kind, nbytes
-            found[one] = min(found.get(one, counted), counted)
+        for at, (_, form, operation, rest) in enumerate(_INSTRUCTION.findall(part.text)):
+            kind = operation.removesuffix("-start")
+            if kind in COLLECTIVES:
+                arrays = [one for one in _arrays(form) if one[1] != "u32[]"]  # of its own state
+                if operation != kind and kind != "all-reduce":  # its operands are results, too
+                    arrays = arrays[len(arrays) // 2 :]
+                one = _field("channel_id", rest) or (name, at)
+                counted = part.runs, kind, sum(nbytes for nbytes, _ in arrays)
+                found[one] = min(found.get(one, counted), counted)
     totals: dict[str, tuple[int, int]] = {}
     for runs, kind, nbytes in found.values():
         count, total = totals.get(kind, (0, 0))
         totals[kind] = count + runs, total + runs * nbytes
     return totals
-
-
-def _collectives(text: str) -> Iterator[tuple[str, str, int]]:
-    """Return the channel, the kind and the bytes of the result of each collective."""
-    for _, form, operation, rest in _INSTRUCTION.findall(text):
-        kind = operation.removesuffix("-start")
-        if kind in COLLECTIVES:
-            arrays = [one for one in _arrays(form) if one[1] != "u32[]"]  # of its own state
-            if operation != kind and kind != "all-reduce":  # its operands are results, too
-                arrays = arrays[len(arrays) // 2 :]
-            yield _field("channel_id", rest), kind, sum(nbytes for nbytes, _ in arrays)
 
 
 def largest(text: str, most: int = 3) -> list[Array]:

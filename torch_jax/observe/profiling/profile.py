@@ -170,19 +170,15 @@ def answer(given: argparse.Namespace) -> int:
         status = script.run(program[0], program[1:], is_module=given.module is not None)
     found = profiling.profile(program[0], 1, is_script=True)
     if given.report:
-        Path(given.report).write_text(json.dumps(_as_json(found), indent=1))
+        lists = {n: [one._asdict() for one in vars(found)[n]] for n in ("kernels", "lines")}
+        lists["python_lines"] = [
+            {"file": file, "line": line, "function": function, "looks": looks}
+            for (file, line, function), looks in found.python_lines.items()
+        ]
+        Path(given.report).write_text(json.dumps(vars(found) | lists, indent=1))
     sys.stdout.flush()
     print(found, file=sys.stderr)
     return status
-
-
-def _as_json(found: Profile) -> dict:
-    lines = [
-        {"file": file, "line": line, "function": function, "looks": looks}
-        for (file, line, function), looks in found.python_lines.items()
-    ]
-    kernels = {name: [one._asdict() for one in vars(found)[name]] for name in ("kernels", "lines")}
-    return vars(found) | {"python_lines": lines} | kernels
 
 
 # --- kernels --------------------------------------------------------------------------------------

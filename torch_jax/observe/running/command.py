@@ -41,7 +41,14 @@ def answer(given: argparse.Namespace) -> int:
         report = page.summary(costs.together(costs.gathered(folder)), program[0], seconds, status)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    _print(report, given)
+    rank = int(os.environ.get("RANK", "0"))  # of processes that torchrun has started
+    if given.report:
+        path = Path(given.report)
+        path = path.with_suffix(f".{rank}{path.suffix}") if rank else path
+        path.write_text(json.dumps(report, indent=1))
+    if not given.quiet and not rank:
+        sys.stdout.flush()
+        print(page.text(report), file=sys.stderr)
     return status
 
 
@@ -58,15 +65,3 @@ def redirect(device: str) -> None:
         config.set(name, value)
         os.environ[f"TORCH_JAX_{name.upper()}"] = str(int(value))
     redirects.enable_globally()
-
-
-def _print(report: dict, given: argparse.Namespace) -> None:
-    """Print and write the report; of processes that ``torchrun`` has started, the first prints."""
-    rank = int(os.environ.get("RANK", "0"))
-    if given.report:
-        path = Path(given.report)
-        path = path.with_suffix(f".{rank}{path.suffix}") if rank else path
-        path.write_text(json.dumps(report, indent=1))
-    if not given.quiet and not rank:
-        sys.stdout.flush()
-        print(page.text(report), file=sys.stderr)
