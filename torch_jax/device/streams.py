@@ -23,7 +23,7 @@ from torch_jax.core.active import ACTIVE
 
 _STREAM: Any = torch.Stream
 _EVENT: Any = torch.Event
-_FENCE = "torch_jax_fence"
+FENCE = "torch_jax_fence"
 
 
 def synchronize(device: Any = None) -> None:
@@ -55,17 +55,8 @@ def _fence() -> tuple[Any, list[Any]]:
     def fence(start: Any) -> Any:
         return ~start
 
-    fence.__name__ = _FENCE
+    fence.__name__ = FENCE
     return jax.jit(fence), [jax.device_put(False, device) for device in jax.local_devices()]
-
-
-def is_of_fence(module: str) -> bool:
-    """Return whether a program, by the name of its module, is a fence, which no user ran.
-
-    >>> is_of_fence("jit_torch_jax_fence"), is_of_fence("jit_step")
-    (True, False)
-    """
-    return module == f"jit_{_FENCE}"
 
 
 def _failure(array: Any) -> Exception | None:

@@ -35,12 +35,6 @@ _SAME = "same"
 Asked = tuple[str, tuple, tuple]  # a name, its static arguments, dtypes and shapes
 
 
-def asked(name: str, static: tuple, tensors: Sequence[torch.Tensor], options: Any) -> Asked:
-    """Return the compared parts of a call; ``tensors`` are those of one form in all processes."""
-    root = getattr(options, "rootRank", None)
-    return name, (*static, root), tuple([(tensor.dtype, tensor.shape) for tensor in tensors])
-
-
 def _shown(asked: Asked) -> str:
     """Return a call as errors write it.
 
@@ -73,8 +67,13 @@ class Order:
         self._last: Asked = ("", (None,), ())
         self._known: set[tuple[Asked, Asked]] = set()
 
-    def next(self, asked: Asked) -> Call:
-        """Return the next call; report it unless it has followed the last one before."""
+    def next(self, name: str, static: tuple, tensors: Sequence[torch.Tensor], options: Any) -> Call:
+        """Return the next call; report it unless it has followed the last one before.
+
+        ``tensors`` are those of one form in all processes.
+        """
+        forms = tuple([(tensor.dtype, tensor.shape) for tensor in tensors])
+        asked = name, (*static, getattr(options, "rootRank", None)), forms
         pair = self._last, asked
         self._last = asked
         call = Call(self, next(self._numbers), asked)

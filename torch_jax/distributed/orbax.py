@@ -52,7 +52,7 @@ def load_orbax(folder: str | os.PathLike[str], state: Any) -> Any:
     """
     orbax = _orbax()
     with x64():
-        wanted = jax.tree_util.tree_map(_wanted, state)
+        wanted = jax.tree_util.tree_map(_array, state)  # which has the forms and shardings
         how = orbax.checkpoint_utils.construct_restore_args(wanted)
         given = orbax.args.PyTreeRestore(wanted, restore_args=how)
         found = _checkpointer(orbax).restore(Path(folder).absolute(), given)
@@ -85,14 +85,6 @@ def _array(value: Any) -> Any:
     if storage.is_jax(value):
         return transfer.value_of(value.detach())
     return dtypes.numpy_of(value.contiguous())
-
-
-def _wanted(value: Any) -> Any:
-    """Return the form in which orbax is to read a value."""
-    array = _array(value)
-    if isinstance(array, jax.Array):
-        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
-    return array
 
 
 def _filled(value: Any, found: Any) -> Any:

@@ -160,7 +160,7 @@ class ProcessGroup(_Base):
     def _next(self, name: str, static: tuple, tensors: Any, options: Any = None) -> agreement.Call:
         """Return the group's next collective; ``tensors`` are of one form in all processes."""
         try:
-            return self._order.next(agreement.asked(name, static, tensors, options))
+            return self._order.next(name, static, tensors, options)
         except RuntimeError as error:  # the store is gone
             raise joining.failed(name, error) from error
 

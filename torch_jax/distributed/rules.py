@@ -44,7 +44,11 @@ def shardings(module: torch.nn.Module, mesh: Mesh, spec: Any) -> dict[int, Named
         if id(tensor) in found:
             continue
         try:
-            found[id(tensor)] = _sharding(tensor, mesh, rules, rule)
+            if rule is None:
+                raise ValueError('no rule fits this name ("*": () at the end keeps the rest whole)')
+            if is_lazy(tensor):
+                raise ValueError("it has no shape yet: call the module once before")
+            found[id(tensor)] = sharding.named(mesh, rules[rule], tensor.shape)
         except ValueError as error:
             faults.append(f"{name}: {error}")
     if faults:
@@ -60,13 +64,3 @@ def shardings(module: torch.nn.Module, mesh: Mesh, spec: Any) -> dict[int, Named
             stacklevel=4,
         )
     return found
-
-
-def _sharding(
-    tensor: torch.Tensor, mesh: Mesh, rules: Mapping[str, Any], rule: str | None
-) -> NamedSharding:
-    if rule is None:
-        raise ValueError('no rule fits this name ("*": () at the end keeps the rest whole)')
-    if is_lazy(tensor):
-        raise ValueError("it has no shape yet: call the module once before")
-    return sharding.named(mesh, rules[rule], tensor.shape)

@@ -68,7 +68,9 @@ def _example(op: Any, mode: str) -> Iterator[str]:
         yield f"  {mode}: no example arguments found; give a call with --call"
         return
     yield f"  {mode}: {errors.describe_call(op, args, {})}"
-    moved = tree_map_only(torch.Tensor, lambda tensor: _moved(tensor, training), args)
+    moved = tree_map_only(torch.Tensor, lambda tensor: tensor.to(pytorch.DEVICE_TYPE), args)
+    for tensor in tensors_in(moved) if training else ():
+        tensor.requires_grad_(tensor.is_floating_point())
     has_device = any(argument.name == "device" for argument in op._schema.arguments)
     placed = {"device": pytorch.DEVICE_TYPE} if has_device else {}
     with torch.set_grad_enabled(training):
@@ -76,11 +78,6 @@ def _example(op: Any, mode: str) -> Iterator[str]:
             yield from _steps(lambda: op(*moved, **placed))
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             yield f"    the example fails, give a call with --call: {error}"
-
-
-def _moved(tensor: torch.Tensor, training: bool) -> torch.Tensor:
-    moved = tensor.to(pytorch.DEVICE_TYPE)
-    return moved.requires_grad_() if training and moved.is_floating_point() else moved
 
 
 def _steps(function: Callable[[], Any]) -> Iterator[str]:

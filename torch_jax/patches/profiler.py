@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from torch_jax._private import pytorch
 from torch_jax.core.patching import AT_FIRST_USE, around
 from torch_jax.device.trace import profile as device_profile
 
-_PROFILE = "torch.autograd.profiler.profile"
+_PROFILE, _JAX = "torch.autograd.profiler.profile", pytorch.DEVICE_TYPE
 
 
 @around(f"{_PROFILE}.__init__", AT_FIRST_USE)
 def _patch_init(original: Any, self: Any, enabled: bool = True, **given: Any) -> None:
     """C++ needs a plug-in of its own if ``use_device`` names the device; "cuda" may mean it."""
     wanted = "cuda" if given.get("use_cuda") else given.get("use_device")
-    device = device_profile.device_of(wanted)
-    if enabled and device == pytorch.DEVICE_TYPE:
+    redirected = torch.cuda.is_available() and not pytorch.has_cuda()
+    is_ours = enabled and wanted in (_JAX, *["cuda"] * redirected)
+    if is_ours:
         # without the host's events, kernels could not be matched with operators
         given |= {"use_cuda": False, "use_device": None, "use_cpu": True}
     original(self, enabled, **given)
-    if enabled and device == pytorch.DEVICE_TYPE:
-        self.use_device = device
+    if is_ours:
+        self.use_device = _JAX
 
 
 @around(f"{_PROFILE}._start_trace", AT_FIRST_USE)
 def _patch_start(original: Any, self: Any) -> None:
     """PyTorch takes device events from C++ plug-ins only: JAX's profiler must start with it."""
-    if self.use_device == pytorch.DEVICE_TYPE:
+    if self.use_device == _JAX:
         device_profile.begin(self)
     original(self)
 

@@ -183,16 +183,3 @@ def _chrome_events(found: list[Event], host: list[dict[str, Any]], base: int) ->
         named = {"ph": "M", "pid": process, "tid": thread}
         yield named | {"name": "process_name", "args": {"name": process}}
         yield named | {"name": "thread_name", "args": {"name": line}}
-
-
-# --- asking for it --------------------------------------------------------------------------------
-
-
-def device_of(use_device: Any) -> Any:
-    """Return the device that a profile is to time: "cuda" is jax where that is redirected.
-
-    >>> device_of("jax"), device_of(None)
-    ('jax', None)
-    """
-    redirected = torch.cuda.is_available() and not pytorch.has_cuda()
-    return pytorch.DEVICE_TYPE if use_device == "cuda" and redirected else use_device

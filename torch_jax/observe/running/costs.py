@@ -45,9 +45,20 @@ class Costs:
         self.rows: dict[tuple, dict[str, Any]] = {}
 
     def add(self, cost: Cost) -> None:
-        """Add a cost; its line is that of the caller."""
-        *here, is_new = visited_line(cost.kind == "compile")
-        numbers = (1, is_new, cost.seconds, cost.bytes, *cost.programs)
+        """Add a cost; its line is that of the innermost code of the user's own.
+
+        A backward pass may run on a thread of its own: then the line is that of the main thread,
+        which waits for it.
+        """
+        frame, called = _own_frame(sys._getframe())
+        if frame is None and pytorch.current_graph_task() != -1:
+            main = sys._current_frames().get(threading.main_thread().ident or 0)
+            frame, called = _own_frame(main)
+        here, is_new = line_of(frame) or ("", 0, ""), False
+        if cost.kind == "compile" and called is not None:
+            # the call's frame gets a mark: only a debugger's own tracer reads it, and there is none
+            is_new, called.f_trace_lines = called.f_trace_lines, False
+        numbers = (1, int(is_new), cost.seconds, cost.bytes, *cost.programs)
         row = dict(zip((*_PLACE, *_SUMS), (cost.kind, *here, *numbers), strict=True))
         with self._lock:
             if not self.rows:
@@ -68,23 +79,6 @@ def _add_up(rows: dict[tuple, dict[str, Any]], row: dict[str, Any]) -> None:
     for name in _SUMS:
         known[name] += row[name]
     known["what"] = dict(Counter(known["what"]) + Counter(row["what"]))
-
-
-def visited_line(is_marked: bool) -> tuple[str, int, str, int]:
-    """Return file, line and function of the innermost code of the user's own, and if it is new.
-
-    A backward pass may run on a thread of its own: then the line is that of the main thread, which
-    waits for it. A line is new where its call is met for the first time: if ``is_marked``, the
-    frame of the call gets a mark.
-    """
-    here = _own_frame(sys._getframe(1))
-    if here[0] is None and pytorch.current_graph_task() != -1:
-        here = _own_frame(sys._current_frames().get(threading.main_thread().ident or 0))
-    frame, called = here
-    is_new = is_marked and called is not None and called.f_trace_lines
-    if is_new and called is not None:
-        called.f_trace_lines = False  # only a debugger's own tracer reads it, and there is none
-    return *(line_of(frame) or ("", 0, "")), int(is_new)
 
 
 def _own_frame(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:

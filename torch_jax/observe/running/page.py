@@ -209,7 +209,13 @@ def _lines_of(data: dict[str, Any]) -> Iterator[str]:
     of = f", {data['processes']} processes" if data["processes"] > 1 else ""
     memory = f", {readable(data['peak_bytes'])} of memory" if data["peak_bytes"] else ""
     yield f"  on jax        {data['operators']} kinds of operators on {data['device']}{of}{memory}"
-    yield from _fallbacks(data)
+    if data["cpu_fallbacks"]:
+        seconds = data["cpu_fallback_seconds"]
+        yield f"  on the CPU    {len(data['cpu_fallbacks'])} operators in {seconds:.1f} s"
+        for name, count in data["cpu_fallbacks"].items():
+            yield f"                {count:6,} x {name}"
+    else:
+        yield "  on the CPU    no operator fell back"
     programs = _programs(data["rows"])
     share = 100 * programs.seconds / max(data["seconds"], 1e-9)
     yield f"  XLA           {programs} ({share:.0f} % of the time)"
@@ -237,13 +243,3 @@ def from_here(path: str) -> str:
     """Return a path relative to this folder, if it lies below."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
-
-
-def _fallbacks(data: dict[str, Any]) -> Iterator[str]:
-    if not data["cpu_fallbacks"]:
-        yield "  on the CPU    no operator fell back"
-        return
-    seconds = data["cpu_fallback_seconds"]
-    yield f"  on the CPU    {len(data['cpu_fallbacks'])} operators in {seconds:.1f} s"
-    for name, count in data["cpu_fallbacks"].items():
-        yield f"                {count:6,} x {name}"
