@@ -23,7 +23,7 @@ from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
 from torch_jax.environment import environment as own
 from torch_jax.graphs.interpreter import prepare
 from torch_jax.interop import crossing
-from torch_jax.memory import border, transfer
+from torch_jax.memory import border
 from torch_jax.memory.storage import is_jax, is_jax_tensor
 
 _UNSET: Any = object()
@@ -148,7 +148,10 @@ class Environment(contextlib.ContextDecorator):
 
     def t2j_copy(self, tensors: Any) -> Any:
         """Return tensors on any device as arrays, in trees too."""
-        return trees.map(_copied, tensors)
+        return trees.map(
+            lambda x: array_of(x.to(pytorch.DEVICE_TYPE) if isinstance(x, torch.Tensor) else x),
+            tensors,
+        )
 
     def j2t_copy(self, arrays: Any) -> Any:
         """Return arrays as tensors on the CPU, in trees too."""
@@ -269,11 +272,6 @@ def _moved(value: Any) -> Any:
     if isinstance(value, torch.Tensor | torch.nn.Module):
         return value.to(pytorch.DEVICE_TYPE)
     return value
-
-
-def _copied(value: Any) -> Any:
-    is_elsewhere = isinstance(value, torch.Tensor) and not is_jax(value)
-    return array_of(transfer.to_device(value) if is_elsewhere else value)
 
 
 def is_narrow() -> bool:
