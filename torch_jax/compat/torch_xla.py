@@ -11,7 +11,7 @@ import torch
 
 from torch_jax._version import __version__ as __version__
 from torch_jax.capture import jit
-from torch_jax.compat.xla import world, xla_model
+from torch_jax.compat.xla import runtime, world, xla_model
 from torch_jax.recorded import lazy
 
 device = xla_model.xla_device
@@ -24,11 +24,7 @@ def devices() -> list[torch.device]:
 
 real_devices = xla_model.xla_real_devices
 sync = xla_model.mark_step
-
-
-def device_count() -> int:
-    """Return the number of devices of this process."""
-    return len(devices())
+device_count = runtime.addressable_device_count
 
 
 def manual_seed(seed: int, device: Any = None) -> None:

@@ -220,11 +220,7 @@ def wrap_as_sharded_tensor(t: Any) -> Any:
 
 
 wrap_if_sharded = unwrap_sharded_tensor = wrap_as_sharded_tensor
-
-
-def xla_patched_nn_linear_forward(m: nn.Linear, input: torch.Tensor) -> torch.Tensor:
-    """Return the module's result: products of more dimensions are not flattened here."""
-    return nn.functional.linear(input, m.weight, m.bias)
+xla_patched_nn_linear_forward = nn.Linear.forward
 
 
 def apply_xla_patch_to_nn_linear(module: nn.Module, *_: Any) -> nn.Module:
