@@ -15,10 +15,10 @@ from torch_jax.budgets import ROWS_OF_AN_ERROR
 from torch_jax.memory import sharding
 
 
-def tensors_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield names with parameters and buffers; a tied one comes under each of its names."""
-    yield from module.named_parameters(remove_duplicate=False)
-    yield from module.named_buffers(remove_duplicate=False)
+def tensors_of(module: torch.nn.Module, once: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield names with parameters and buffers; a tied one under each of its names, or ``once``."""
+    yield from module.named_parameters(remove_duplicate=once)
+    yield from module.named_buffers(remove_duplicate=once)
 
 
 def shardings(module: torch.nn.Module, mesh: Mesh, spec: Any) -> dict[int, NamedSharding]:

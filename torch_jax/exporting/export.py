@@ -31,6 +31,7 @@ from torch_jax.core import waking
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import call_jax
+from torch_jax.distributed import rules
 from torch_jax.exporting import exported_file
 from torch_jax.exporting.exported_file import FORMAT, VERSION
 from torch_jax.exporting.symbolic import program as symbolic
@@ -141,11 +142,13 @@ def export(
             if not isinstance(model, torch.nn.Module):
                 module = torch.nn.Module()
                 module.forward = model
-            elif any(map(is_jax, _tensors_of(model).values())):
+            elif any(is_jax(tensor) for _, tensor in rules.tensors_of(model)):
                 module = copy.deepcopy(model).cpu()
             graph = torch.export.export(module, *on_host, dynamic_shapes=dynamic_shapes)
         return _of_graph(graph, platforms)
-    tensors = _tensors_of(model)
+    tensors: dict[str, torch.Tensor] = {}
+    if isinstance(model, torch.nn.Module):
+        tensors.update(rules.tensors_of(model, once=True))
     arguments = _Arguments(args, kwargs)
 
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
@@ -167,13 +170,6 @@ def _platforms(names: Any) -> tuple[str, ...] | None:
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"platforms are of {known}, not {unknown[0]!r}")
     return names or None
-
-
-def _tensors_of(model: Any) -> dict[str, torch.Tensor]:
-    """Return parameters and buffers, tied ones once."""
-    if not isinstance(model, torch.nn.Module):
-        return {}
-    return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
 class _OnDevice(pytorch.OperatorMode):

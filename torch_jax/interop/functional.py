@@ -99,9 +99,11 @@ def load_functional(
     >>> model.weight.sum().item()
     0.0
     """
-    own, trained = _tensors_of(module), _trained(module)
+    own = dict(rules.tensors_of(module, once=True))
     given = {**params, **(buffers or {})}
-    wanted = own if buffers is not None else {n: own[n] for n in own if n in trained or n in given}
+    wanted = own
+    if buffers is None:
+        wanted = {n: t for n, t in own.items() if _is_trained(t) or n in given}
     _check(type(module).__name__, given, {n: form_of(t) for n, t in wanted.items()})
     names = first_names(dict(rules.tensors_of(module)))
     for name, array in given.items():
@@ -145,7 +147,7 @@ class Functional:
                 f"a torch.nn.Module is wanted, not a {type(module).__name__}: for a function there "
                 "is torch_jax.to_jax_function"
             )
-        tensors, trained = _tensors_of(module), _trained(module)
+        tensors = dict(rules.tensors_of(module, once=True))
         for name, tensor in tensors.items():
             if torch.nn.parameter.is_lazy(tensor):
                 raise RuntimeError(
@@ -155,18 +157,15 @@ class Functional:
         self.module, self.by_jax = module, is_by_jax(derivatives)
         self.modes = {part: part.training for part in module.modules()}
         self.names = first_names(dict(rules.tensors_of(module)))
-        self.trained = {n: form_of(t) for n, t in tensors.items() if n in trained}
-        self.kept = {n: form_of(t) for n, t in tensors.items() if n not in trained}
+        self.trained = {n: form_of(t) for n, t in tensors.items() if _is_trained(t)}
+        self.kept = {n: form_of(t) for n, t in tensors.items() if not _is_trained(t)}
         # CPU tensors in attributes are moved for a module that has no tensor on the device
         self.host = not any(map(is_jax, tensors.values()))
 
     def arrays(self) -> tuple[Arrays, Arrays]:
         """Return the arrays of the parameters, and those of all other tensors."""
-        tensors = _tensors_of(self.module)
-        return (
-            {name: _array_of(tensors[name]) for name in self.trained},
-            {name: _array_of(tensors[name]) for name in self.kept},
-        )
+        arrays = {name: _array_of(t) for name, t in rules.tensors_of(self.module, once=True)}
+        return {n: arrays[n] for n in self.trained}, {n: arrays[n] for n in self.kept}
 
     def call(
         self,
@@ -280,13 +279,8 @@ def _check(what: str, given: Any, wanted: Mapping[str, jax.ShapeDtypeStruct]) ->
         )
 
 
-def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return parameters and buffers, each under its first name."""
-    return dict(module.named_parameters()) | dict(module.named_buffers())
-
-
-def _trained(module: torch.nn.Module) -> set[str]:
-    return {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+def _is_trained(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad
 
 
 def _array_of(tensor: torch.Tensor) -> Any:

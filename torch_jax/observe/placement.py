@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from torch_jax._private import pytorch
 from torch_jax.device.memory_report import readable
+from torch_jax.distributed import rules
 from torch_jax.loops.master_weights import kept_for
 from torch_jax.memory import geometry
 from torch_jax.memory.sharding import sharding_of
@@ -78,7 +79,7 @@ def is_jax_module(module: torch.nn.Module) -> bool:
     >>> is_jax_module(torch.nn.Linear(2, 3)), is_jax_module(torch.nn.Linear(2, 3, device="jax"))
     (False, True)
     """
-    devices = {tensor.device.type for tensor in _tensors_of(_checked(module))}
+    devices = {tensor.device.type for _, tensor in rules.tensors_of(_checked(module))}
     return devices == {pytorch.DEVICE_TYPE}
 
 
@@ -115,10 +116,10 @@ def where_is(
     rows = []
     for name, part in _checked(module).named_modules():
         below = name.count(".") + 1 if name else 0
-        tensors = list(_tensors_of(part))
+        tensors = [tensor for _, tensor in rules.tensors_of(part, once=True)]
         if (tensors or not name) and (depth is None or below <= depth):
             rows.append(_row(name or type(module).__name__, tensors))
-    named = [*module.named_parameters(), *module.named_buffers()]
+    named = list(rules.tensors_of(module, once=True))
     if optimizer is not None:
         masters = getattr(optimizer, "masters", {}).values()
         state = tensors_in([*masters, *optimizer.state.values()])
@@ -159,11 +160,6 @@ def _checked(module: Any) -> torch.nn.Module:
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"an nn.Module is asked for, not {type(module).__name__}")
     return module
-
-
-def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    yield from module.parameters()
-    yield from module.buffers()
 
 
 def _row(name: str, tensors: Iterable[torch.Tensor]) -> Row:
