@@ -77,12 +77,8 @@ class Exported(exported_file.Exported):
 
 def _on_device(leaf: Any) -> Any:
     """Return a tensor or an array as a tensor on device ``jax``; other leaves unchanged."""
-    if isinstance(leaf, torch.Tensor):
-        return leaf.to(pytorch.DEVICE_TYPE)
-    if not isinstance(leaf, np.ndarray | jax.Array):
-        return leaf
-    with x64():
-        return storage.wrap(jnp.asarray(leaf))
+    leaf = border.tensor_of(leaf)
+    return leaf.to(pytorch.DEVICE_TYPE) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def load(source: str | os.PathLike | bytes) -> Exported:
