@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -97,20 +98,14 @@ class ScannedModule(nn.Module):
         weights = {name: self.params[_flat(name)] for name in self.layer_weights_keys}
         words = [draws.next_words() for _ in range(self.count)]
         keys = None if words[0] is None else jnp.stack([jnp.asarray(one) for one in words])
-        return self._scanned(args, weights, keys)
-
-    def _scanned(self, args: tuple, weights: dict[str, torch.Tensor], keys: Any) -> Any:
-        def layer(args: tuple, weights: dict[str, torch.Tensor]) -> Any:
-            return torch.func.functional_call(self.c.one_mod, weights, args)
+        layer = functools.partial(torch.func.functional_call, self.c.one_mod)
 
         def body(args: tuple, given: Any) -> Any:
             weights, words = given
-            one = interop.of_arrays(layer, lambda: words)
-            first, *others = args
-            return (
-                jax.checkpoint(one, policy=self.checkpoint_policy)(args, weights),
-                *others,
-            ), None
+            one = jax.checkpoint(
+                interop.of_arrays(layer, lambda: words), policy=self.checkpoint_policy
+            )
+            return (one(weights, args), *args[1:]), None
 
         def scan(args: tuple, weights: Any, keys: Any) -> Any:
             return jax.lax.scan(body, args, (weights, keys), length=self.count)[0][0]
