@@ -15,7 +15,7 @@ from torch_jax.dispatch import ladder
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
 from torch_jax.environment import overrides
-from torch_jax.ops.registry import TABLE, Lowering
+from torch_jax.ops.registry import TABLE
 
 RUNGS = {
     "override": "a function of the user's: torch_jax.register_op, default_env().override",
@@ -52,8 +52,13 @@ def describe(op: Any) -> Operator:
     override = overrides.chosen(op)
     if override is not None:
         return Operator(str(op), "override", place(override.function))
-    rung, lowering = ladder.rung(op), _lowering(op)  # the rung first: it wakes the table
-    function = KERNELS.get(variants.table_name(op)) or (lowering and lowering.function)
+    rung = ladder.rung(op)  # which wakes the table
+    functional = variants.functional_of(op) if op._schema.is_mutable else None
+    names = [variants.table_name(one) for one in (op, functional) if one is not None]
+    lowering = next((TABLE[name] for name in names if name in TABLE), None)
+    if lowering is None and (kernel := ladder.kernel_in_table(op)) is not None:
+        lowering = kernel.lowering
+    function = KERNELS.get(names[0]) or (lowering and lowering.function)
     return Operator(str(op), rung, place(function))
 
 
@@ -78,15 +83,6 @@ def find(name: str) -> list[Any]:
         plain = name.removeprefix("torch.ops.").removeprefix("aten.").removeprefix("aten::")
         raise KeyError(f"torch {torch.__version__} has no operator aten.{plain}")
     return found
-
-
-def _lowering(op: Any) -> Lowering | None:
-    functional = variants.functional_of(op) if op._schema.is_mutable else None
-    for candidate in (op, functional):
-        if candidate is not None and variants.table_name(candidate) in TABLE:
-            return TABLE[variants.table_name(candidate)]
-    kernel = ladder.kernel_in_table(op)
-    return kernel.lowering if kernel is not None else None
 
 
 def place(function: Any) -> str:

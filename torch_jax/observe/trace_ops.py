@@ -318,7 +318,9 @@ class _OperatorLevel(TorchDispatchMode):
         waiting = vars(_WAITING).setdefault("modes", [])
         waiting.append(self)
         try:
-            if not _composes(operator, func) or pytorch.dispatch_modes():
+            rung = operator.rung if operator is not None else ""
+            derived = rung == "variant" and ladder.kernel_in_table(func) is None
+            if not (derived or rung in _COMPOSING) or pytorch.dispatch_modes():
                 return func(*args, **kwargs)
             _WAITING.modes = []
             with ExitStack() as modes:
@@ -328,14 +330,6 @@ class _OperatorLevel(TorchDispatchMode):
         finally:
             _WAITING.modes = waiting
             waiting.pop()
-
-
-def _composes(operator: operators.Operator | None, func: Any) -> bool:
-    """Return whether an operator's kernel on this device calls other operators."""
-    if operator is None:
-        return False
-    derived = operator.rung == "variant" and ladder.kernel_in_table(func) is None
-    return derived or operator.rung in _COMPOSING
 
 
 # --- text -----------------------------------------------------------------------------------------

@@ -90,7 +90,20 @@ def add_kernels(profile: Any, found: list[Any], start: int) -> list[Any]:
         if launcher is not None:
             launcher.append_kernel(kernel.name, 0, (kernel.end - kernel.begin) / 1000)
         frame = kernel.frame or getattr(frames.get(id(kernel)), "name", "")
-        found.append(_function_event(kernel, frame, number + at, start))
+        event = FunctionEvent(
+            id=number + at,
+            name=kernel.name,
+            trace_name=kernel.name,
+            thread=0,
+            start_us=(kernel.begin - start) / 1000,
+            end_us=(kernel.end - start) / 1000,
+            input_shapes=[],
+            stack=[frame] if frame else [],
+            use_device=pytorch.DEVICE_TYPE,
+            device_type=DeviceType.PrivateUse1,
+            device_index=0,
+        )
+        found.append(event)
     return sorted(found, key=lambda event: (event.time_range.start, -event.time_range.end))
 
 
@@ -121,22 +134,6 @@ def _is_of_user(name: str) -> bool:
     if not _PYTHON(name) or name.startswith(_LIBRARIES):
         return False
     return not (_STANDARD / name.partition("(")[0]).exists()
-
-
-def _function_event(kernel: Event, frame: str, number: int, start: int) -> Any:
-    return FunctionEvent(
-        id=number,
-        name=kernel.name,
-        trace_name=kernel.name,
-        thread=0,
-        start_us=(kernel.begin - start) / 1000,
-        end_us=(kernel.end - start) / 1000,
-        input_shapes=[],
-        stack=[frame] if frame else [],
-        use_device=pytorch.DEVICE_TYPE,
-        device_type=DeviceType.PrivateUse1,
-        device_index=0,
-    )
 
 
 # --- the exported file ----------------------------------------------------------------------------
