@@ -17,8 +17,9 @@ from torch_jax.memory import sharding
 
 def tensors_of(module: torch.nn.Module, once: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield names with parameters and buffers; a tied one under each of its names, or ``once``."""
-    yield from module.named_parameters(remove_duplicate=once)
-    yield from module.named_buffers(remove_duplicate=once)
+    options: dict[str, Any] = {} if once else {"remove_duplicate": False}
+    yield from module.named_parameters(**options)
+    yield from module.named_buffers(**options)
 
 
 def shardings(module: torch.nn.Module, mesh: Mesh, spec: Any) -> dict[int, NamedSharding]:
