@@ -108,3 +108,14 @@ def test_sizes_that_may_change_for_models_of_any_kind(kind):
     if kind == "on the device":
         assert all(p.device.type == "jax" for p in given.parameters())
     assert exported.call(np.ones((7, 4), np.float32), *args[1:]).shape[0] == 7
+
+
+def test_a_program_whose_argument_is_named_key():
+    class Adds(torch.nn.Module):
+        def forward(self, x, *, value, key):
+            return x + 2 * key + 3 * value
+
+    x = torch.ones(2)
+    program = torch.export.export(Adds(), (x,), {"value": x, "key": -x})
+    exported = torch_jax.export(program)
+    torch.testing.assert_close(exported.call(x, value=x, key=-x), Adds()(x, value=x, key=-x))

@@ -225,7 +225,10 @@ def _of_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
         args, kwargs = arguments.filled(arrays)
         if may_change:
             return _plain(run(weights, args, kwargs))
-        return _plain(run.call(weights, *args, key=jax.random.wrap_key_data(words[:2]), **kwargs))
+        # in the order of the graph, whose own arguments may be named as those of the call
+        named = (kwargs[name] for name in graph.call_spec.in_spec.children()[1].context)
+        key = jax.random.wrap_key_data(words[:2])
+        return _plain(run.call(weights, *args, *named, key=key))
 
     exported = _export(program, run.state, arguments, platforms)
     if may_change:
