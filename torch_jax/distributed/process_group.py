@@ -122,8 +122,7 @@ class ProcessGroup(_Base):
         self, store: Any, rank: int, ranks: tuple[int, ...], timeout: timedelta, called: str
     ) -> None:
         super().__init__(rank, len(ranks))
-        self._store, self.is_over = store, False
-        self.ranks, self.timeout = ranks, timeout
+        self._store, self.ranks, self.timeout = store, ranks, timeout
         name = store.compare_set("torch_jax/name", "", uuid.uuid4().hex).decode()
         self._order = agreement.Order(name, called, rank, ranks)
         self._gloo: Any = dist.ProcessGroupGloo(store, rank, len(ranks), timeout)
@@ -132,8 +131,7 @@ class ProcessGroup(_Base):
             self._register_backend(torch.device(device), kind, self._gloo)
 
     def shutdown(self) -> None:
-        """End the group, as ``destroy_process_group`` does."""
-        self.is_over = True
+        """Do nothing: gloo ends with the group."""
 
     def get_group_store(self) -> Any:
         """Return the store through which the processes of the group have met."""
