@@ -40,9 +40,7 @@ def mesh(**axes: int) -> Mesh:
             f"{jax.process_count()} processes must have some of {needed} devices"
         )
     kinds = (AxisType.Auto,) * len(axes)
-    # devices of a single slice of TPUs may have no number of it
-    tpus = (one for one in devices[:needed] if one.platform == "tpu")
-    slices = len({getattr(one, "slice_index", 0) for one in tpus})
+    slices = _slices(devices[:needed])
     if slices > 1:
         grid = _over_slices(lengths, slices, devices[:needed])
         made = Mesh(grid, tuple(axes), axis_types=kinds)
@@ -50,6 +48,11 @@ def mesh(**axes: int) -> Mesh:
         made = jax.make_mesh(lengths, tuple(axes), kinds, devices=devices[:needed])
     Use.meshes[made] = None
     return made
+
+
+def _slices(devices: list[Any]) -> int:
+    """Count the slices of TPUs that devices belong to; those of a single one may have no number."""
+    return len({getattr(one, "slice_index", 0) for one in devices if one.platform == "tpu"})
 
 
 def _over_slices(lengths: tuple[int, ...], slices: int, devices: list[Any]) -> np.ndarray:
