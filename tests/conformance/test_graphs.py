@@ -32,9 +32,6 @@ from torch_jax.memory import storage, transfer
 INTERPRETED: dict[str, str] = {"chalf": "complex32 has no twin in JAX"}
 COMPILED: dict[str, str] = {
     "chalf": "complex32 has no twin in JAX",
-    "geqrf": "PyTorch has no meta function for it, and cannot run the kernel on fake tensors",
-    "histogram": "PyTorch has no meta function for it, and cannot run the kernel on fake tensors",
-    "histogramdd": "PyTorch has no meta function for it, and cannot run the kernel on fake tensors",
     "tensor_split": "the places to split at are values, of which Dynamo makes sizes that it loses",
 }
 
