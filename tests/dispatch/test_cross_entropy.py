@@ -47,6 +47,22 @@ def test_an_ignored_class_of_infinite_loss_has_no_gradient():
     assert torch.equal(*found)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "of_weight"),
+    [(torch.float64, None), (torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32)],
+)
+def test_autocast_casts_as_without_a_gradient(dtype, of_weight):
+    x = torch.ones(2, 3, device="jax", dtype=dtype, requires_grad=True)
+    weight = None if of_weight is None else torch.ones(3, device="jax", dtype=of_weight)
+    target = torch.tensor([0, 1], device="jax")
+    with torch.autocast("jax", torch.bfloat16):
+        loss = F.cross_entropy(x, target, weight)
+        with torch.no_grad():
+            assert loss.dtype == F.cross_entropy(x, target, weight).dtype
+    loss.backward()
+    assert x.grad.dtype == dtype
+
+
 def test_one_operator_gives_the_gradient(eager_by_xla):
     x = torch.ones(2, 3, device="jax", requires_grad=True)
     target = torch.tensor([0, 1], device="jax")

@@ -16,10 +16,9 @@ from typing import Any
 import torch
 
 from torch_jax._private import functorch
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory.storage import PLAIN_TENSORS, is_jax
 
 _aten = torch.ops.aten
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _CHOOSE = {2: _aten.nll_loss_forward, 4: _aten.nll_loss2d_forward}  # by the dims of the logits
 
 
@@ -27,11 +26,11 @@ def cross_entropy(
     self, target, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0
 ) -> torch.Tensor:
     """Return the loss of logits ``[batch, classes, ...]`` for classes ``[batch, ...]``."""
+    if torch.is_autocast_enabled(self.device.type):  # as a log-softmax and a choice are cast
+        self, weight = (t if t is None or t.itemsize >= 4 else t.float() for t in (self, weight))
     if label_smoothing or not _is_taken(self, target, weight):
         op = _aten.cross_entropy_loss.default
         return op.decompose(self, target, weight, reduction, ignore_index, label_smoothing)
-    if torch.is_autocast_enabled(self.device.type):
-        self = self.float()
     return _CrossEntropy.apply(self, target, weight, reduction, ignore_index)[0]
 
 
@@ -41,7 +40,7 @@ def _is_taken(x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None
     if functorch.forward_mode() or functorch.transforms_active():
         return False
     tensors = [t for t in (x, target, weight) if t is not None]
-    plain = all(type(t) in _PLAIN and is_jax(t) for t in tensors)
+    plain = all(type(t) in PLAIN_TENSORS and is_jax(t) for t in tensors)
     classes = target.dtype == torch.int64 and target.shape == (x.shape[0], *x.shape[2:])
     weighted = weight is not None and (weight.requires_grad or weight.dtype != x.dtype)
     return plain and classes and not weighted

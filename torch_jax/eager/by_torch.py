@@ -19,6 +19,7 @@ from torch_jax.eager import bound, cpu_error
 from torch_jax.eager.signature import TENSORS, Signature
 from torch_jax.eager.stand_ins import STAND_INS
 from torch_jax.memory.shared import Elsewhere, is_here, seen, taken, written
+from torch_jax.memory.storage import PLAIN_TENSORS
 
 Call = Callable[..., Any]
 
@@ -26,7 +27,6 @@ SERVED: set[Any] = set()  # the overloads that PyTorch's kernels serve
 
 _autocast = torch.is_autocast_enabled
 _free_seen = jax_core.free_seen
-_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _VALUES = frozenset((int, float, bool, complex, str, type(None), torch.dtype, torch.memory_format))
 
 
@@ -144,7 +144,7 @@ def count_writes(tensors: list[torch.Tensor]) -> None:
 
 
 def _all_seen(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    given = [seen(a) if type(a) in _TENSORS else _seen(a) for a in args]
+    given = [seen(a) if type(a) in PLAIN_TENSORS else _seen(a) for a in args]
     if not kwargs:
         return given, kwargs
     return given, {n: _seen(value) for n, value in kwargs.items() if n != "pin_memory"}
@@ -158,7 +158,7 @@ def _seen(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return seen(value)
     if kind is list or kind is tuple:
-        return kind([seen(a) if type(a) in _TENSORS else _seen(a) for a in value])
+        return kind([seen(a) if type(a) in PLAIN_TENSORS else _seen(a) for a in value])
     if kind is torch.device:
         errors.check_ordinal(value)
         if value.type != pytorch.DEVICE_TYPE:

@@ -33,15 +33,7 @@ from torch_jax.core.active import ACTIVE, unrecorded
 from torch_jax.core.node import NotRecordable
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
-from torch_jax.eager import (
-    bound,
-    by_torch,
-    checks,
-    cpu_error,
-    overlap,
-    refused_dtypes,
-    variants,
-)
+from torch_jax.eager import bound, by_torch, checks, cpu_error, overlap, refused_dtypes, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.given_numbers import integers_input, number_input
 from torch_jax.eager.meta import Output, infer
@@ -57,13 +49,19 @@ from torch_jax.eager.signature import (
     Signature,
 )
 from torch_jax.memory import dtypes, generators, sharding, shared, transfer, windows
-from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of, put_back, tensors_in
+from torch_jax.memory.storage import (
+    PLAIN_TENSORS,
+    is_jax,
+    is_jax_storage,
+    memory_of,
+    put_back,
+    tensors_in,
+)
 from torch_jax.ops.registry import Lowering
 
 _create = pytorch.create_empty_tensor
 _default_dtype = torch.get_default_dtype
 
-_WHOLE = frozenset((torch.Tensor, torch.nn.Parameter))
 
 # Called with the operator at every cache miss, before XLA compiles.
 compile_listeners: list[Callable[[Any], Any]] = []
@@ -362,7 +360,7 @@ class Kernel:
     def _collect_tensors(self, tensors, key, memories, storages) -> None:
         """Add a list of tensors; whole ones need no call for each."""
         for tensor in tensors:
-            held: Any = tensor.untyped_storage() if type(tensor) in _WHOLE else None
+            held: Any = tensor.untyped_storage() if type(tensor) in PLAIN_TENSORS else None
             array = getattr(held, "array", None)
             if array is None or not (
                 tensor.shape == array.shape

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.eager import variants
 from torch_jax.memory.shared import Elsewhere
 from torch_jax.ops import rnn
 
@@ -89,9 +90,8 @@ def _of_heads(grad: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return grad.unflatten(1, (like.shape[1], -1)).sum(2)
 
 
-STAND_INS["aten::_fused_rms_norm_backward"] = pytorch.decompositions()[
-    torch.ops.aten._fused_rms_norm_backward.default
-]
+if _decomposed := pytorch.decompositions().get(variants.overload("_fused_rms_norm_backward")):
+    STAND_INS["aten::_fused_rms_norm_backward"] = _decomposed
 
 
 def _loop(step, states, xs, reverse):

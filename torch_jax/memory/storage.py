@@ -27,6 +27,9 @@ from torch_jax.core.node import Lent, Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, sharding, windows
 
+# Types of tensors that behave as PyTorch says; subclasses may not.
+PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+
 
 def is_jax_storage(storage: Any) -> bool:
     """Return whether a storage is one of the device: it holds an array, or its predecessor."""

@@ -163,14 +163,21 @@ def nll_loss_forward(self, target, weight, reduction, ignore_index):
 
 @op("nll_loss_backward", "nll_loss2d_backward", meta=False)
 def nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index, total_weight):
+    given = self, target, weight, reduction, ignore_index, total_weight
+    hit, used, grad = _chosen(grad_output, *given)
+    return jnp.where(hit & used, -grad, 0).astype(self.dtype)
+
+
+def _chosen(grad_output, self, target, weight, reduction, ignore_index, total_weight):
+    """Return which classes are chosen, which samples count, and the gradients of their losses."""
     axis = _class_axis(self)
     index, w = _nll_weights(self, target, weight, ignore_index)
     grad = grad_output.astype(w.dtype)
     if reduction == MEAN:
         grad = grad / total_weight.astype(w.dtype)
     classes = jax.lax.broadcasted_iota(index.dtype, self.shape, axis)
-    hit = (classes == jnp.expand_dims(index, axis)) & jnp.expand_dims(w != 0, axis)
-    return jnp.where(hit, -jnp.expand_dims(grad * w, axis), 0).astype(self.dtype)
+    found = classes == jnp.expand_dims(index, axis)
+    return found, jnp.expand_dims(w != 0, axis), jnp.expand_dims(grad * w, axis)
 
 
 @op("torch_jax::cross_entropy_backward", meta=False)
@@ -178,15 +185,11 @@ def cross_entropy_backward(
     grad, log_softmax, target, weight, total_weight, reduction, ignore_index
 ):
     """Return the gradient of the logits ``[batch, classes, ...]``: softmax less one, weighted."""
-    index, w = _nll_weights(log_softmax, target, weight, ignore_index)
-    scale = grad.astype(w.dtype) * w
-    if reduction == MEAN:
-        scale = scale / total_weight.astype(w.dtype)
-    y = log_softmax.astype(w.dtype)
-    hit = jax.lax.broadcasted_iota(index.dtype, y.shape, 1) == jnp.expand_dims(index, 1)
-    found = (jnp.exp(y) - hit) * jnp.expand_dims(scale, 1)
+    given = log_softmax, target, weight, reduction, ignore_index, total_weight
+    hit, used, grad = _chosen(grad, *given)
+    found = (jnp.exp(log_softmax.astype(grad.dtype)) - hit) * grad
     # a class that is ignored may have an infinite loss
-    return jnp.where(jnp.expand_dims(w == 0, 1), 0, found).astype(log_softmax.dtype)
+    return jnp.where(used, found, 0).astype(log_softmax.dtype)
 
 
 # Margins between classes. Every pair is compared, one array (N, C, C) or (N, C) that XLA fuses.

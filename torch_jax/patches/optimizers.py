@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from torch_jax.core.patching import AT_FIRST_USE, around
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory.storage import PLAIN_TENSORS, is_jax
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _one = torch.tensor(1.0, device="cpu")
 
 
@@ -78,6 +77,6 @@ def _is_one_operator(params: list, tensors: list, steps: list, given: dict[str, 
         and not torch.compiler.is_compiling()
         and all(is_jax(step) if given["capturable"] else step.is_cpu for step in steps)
         and len({one.dtype for one in both}) == 1
-        and _PLAIN.issuperset(map(type, both))
+        and PLAIN_TENSORS.issuperset(map(type, both))
         and all(map(is_jax, both))
     )
