@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
 
+from torch_jax._private import pytorch
 from torch_jax.core.collection import no_collection
 
 
@@ -44,3 +46,13 @@ def test_who_had_switched_it_off_has_it_off():
     with no_collection():
         pass
     assert gc.get_threshold()[0] == 0
+
+
+def test_an_object_that_pytorch_carries_is_held_and_let_go():
+    carried: list = []
+    count = sys.getrefcount(carried)
+    for _ in range(3):
+        pytorch.carry("a test", carried)
+    assert sys.getrefcount(carried) == count + 1
+    pytorch.carry("a test", None)
+    assert sys.getrefcount(carried) == count

@@ -70,8 +70,26 @@ _acc = getattr(torch._C, "_acc", None)
 HookBase: Any = getattr(_acc, "PrivateUse1Hooks", object)
 GuardBase: Any = getattr(_acc, "DeviceGuard", object)
 
-# puts an object into PyTorch's thread-local state, which threads of a backward pass share
-carry = _lookup("_C._stash_obj_in_tls")
+_carry = _lookup("_C._stash_obj_in_tls")
+
+
+def carry(key: str, value: Any) -> None:
+    """Put an object into PyTorch's thread-local state, which threads of a backward pass share."""
+    if _carry_takes_a_reference():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+    _carry(key, value)
+
+
+@functools.cache
+def _carry_takes_a_reference() -> bool:
+    """Return whether PyTorch will drop a reference that it never took, as torch 2.11 does."""
+    value = object()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))  # the one that may be dropped
+    before = sys.getrefcount(value)
+    _carry("torch_jax references", value)
+    return sys.getrefcount(value) == before
+
+
 get_carried = _lookup("_C._get_obj_in_tls")
 is_carried = _lookup("_C._is_key_in_tls")
 
@@ -394,7 +412,7 @@ def kept_by_policy(context: Any) -> list[Any]:
     by_operator = getattr(context, "storage", None)
     if not isinstance(by_operator, dict):
         return []
-    kept = leaves([list(calls.values()) for calls in by_operator.values()])
+    kept = leaves(list(by_operator.values()))
     return [one for one in kept if isinstance(getattr(one, "val", None), torch.Tensor)]
 
 

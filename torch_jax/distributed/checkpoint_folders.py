@@ -58,17 +58,16 @@ def finish(original: Callable[..., Any], writer: Any, metadata: Any, results: An
         original(writer, metadata, results)
         return
     _sync(writer.path)
+    new = {one.storage_data.relative_path for each in results for one in each}
     try:
         with _replacing(writer):
             original(writer, metadata, results)
     except BaseException:
-        new = {one.storage_data.relative_path for each in results for one in each}
         _remove([*(writer.path / name for name in new), *writer.path.glob("*.metadata.tmp")])
         raise
     _sync(writer.path)
     own = "__" if writer.use_collectives or writer.rank is None else f"__{writer.rank}_"
-    named = {info.relative_path for info in metadata.storage_data.values()}
-    _remove(path for path in writer.path.glob(f"{own}*.distcp") if path.name not in named)
+    _remove(path for path in writer.path.glob(f"{own}*.distcp") if path.name not in new)
 
 
 def _remove(paths: Iterable[Path]) -> None:
