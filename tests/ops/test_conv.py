@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.support.compare import check, check_raises
+from torch_jax import target
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -68,10 +69,14 @@ def test_dtypes(dtype, groups):
     check(lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=groups), x, w, b, scale=scale)
 
 
-def test_integers():
-    x, w = torch.arange(32).reshape(1, 2, 4, 4), torch.arange(36).reshape(2, 2, 3, 3) - 9
-    check(F.conv2d, x, w)
-    check(F.conv_transpose2d, x, w)
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_integers(platform, monkeypatch, nothing_is_remembered):
+    """GPUs' libraries do not convolve them."""
+    monkeypatch.setattr(target, "platform", lambda: platform)
+    x, w = torch.arange(64).reshape(1, 4, 4, 4), torch.arange(72).reshape(4, 2, 3, 3) - 9
+    for convolve in (F.conv2d, F.conv_transpose2d):
+        options = {"stride": 2, "padding": 1, "groups": 2, "dilation": (1, 2)}
+        check(convolve, x, w, executor="jit", **options)
 
 
 def test_complex():

@@ -34,7 +34,7 @@ from torch_jax.memory.storage import (
 
 
 def array_of(tensor: torch.Tensor, wanted: Any = None) -> jax.Array:
-    """Return a CPU tensor as a new array of the same shape and dtype, on one device or sharded.
+    """Return a tensor that is not on jax as a new array of its shape and dtype, maybe sharded.
 
     NumPy makes the copy: ``jnp.array(copy=True)`` compiles a program for each new shape. JAX may
     then share the memory of that copy, which has no other user.
@@ -43,7 +43,7 @@ def array_of(tensor: torch.Tensor, wanted: Any = None) -> jax.Array:
     errors.refuse_dims(tensor.shape)
     if absent.is_chosen():
         return Absent(tensor.shape, dtypes.to_jax(tensor.dtype), wanted)
-    host = np.array(dtypes.numpy_of(tensor.contiguous()))
+    host = np.array(dtypes.numpy_of(tensor.cpu().contiguous()))
     TRAFFIC.to_device(host.nbytes)
     if processes.is_wide(wanted):
         return processes.laid(host, wanted)
