@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 import torch
+from jax import lax
 
 from tests.conformance import report, samples
 from tests.support.executables import few_executables_at_a_time
@@ -17,6 +20,19 @@ from tests.support.executables import few_executables_at_a_time
 __all__ = ["few_executables_at_a_time"]
 
 _results: list[report.Result] = []
+
+
+@pytest.fixture(autouse=True)
+def _products_say_how_exact_they_are(monkeypatch) -> None:
+    """On accelerators XLA rounds products of float32 that say nothing to TF32 or bfloat16."""
+    for primitive in (lax.dot_general_p, lax.conv_general_dilated_p):
+        monkeypatch.setattr(primitive, "bind", functools.partial(_bind, primitive.bind))
+
+
+def _bind(bind, *operands, **options):
+    is_exact = options["precision"] is not None
+    assert is_exact or not {"float32", "complex64"} & {str(jnp.dtype(x)) for x in operands}
+    return bind(*operands, **options)
 
 
 @pytest.fixture

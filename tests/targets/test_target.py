@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from torch_jax import config, target
+from torch_jax.compiler import options
 from torch_jax.distributed import mesh
 from torch_jax.ops import attention_forms
 
@@ -64,6 +65,12 @@ def test_forms_and_checks_ask_the_target():
             assert asked() == (name[:3], False, False)
             assert target.platform() in attention_forms.SIZES
     assert asked() == here
+
+
+def test_programs_for_gpus_round_where_a_program_says_so():
+    with config.temporarily("target", "gpu-h200"):
+        assert options.operator()["xla_allow_excess_precision"] is False
+        assert options.whole()["xla_allow_excess_precision"] is False
 
 
 def test_a_missing_compiler_is_named_with_the_command(monkeypatch):

@@ -42,6 +42,15 @@ ALWAYS: dict[str, tuple[Option, ...]] = {
             "below",
         ),
     ),
+    "gpu": (
+        Option(
+            "xla_allow_excess_precision",
+            False,
+            "XLA takes x.bfloat16().float() out of programs for GPUs, and float8 likewise, so that "
+            "nothing is rounded (an H200, and programs compiled for one; TPUs' compiler keeps "
+            "them). A GPT and a Llama in bfloat16 move no more bytes with rounding, 1 to 6 % less",
+        ),
+    ),
 }
 
 # For whole programs: those of jit, torch.compile and exports.

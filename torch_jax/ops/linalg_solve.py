@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.lax import linalg as lax_linalg
@@ -12,6 +14,10 @@ from torch_jax.ops.linalg import lu_factor, nothing, raised, raises, svd
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import convert
 from torch_jax.ops.registry import column_major, op
+
+
+# a setting of PyTorch's for products concerns no solvers
+_product = functools.partial(jnp.matmul, precision="highest")
 
 
 def batched(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -136,13 +142,13 @@ def linalg_lstsq(self, b, rcond=None, *, driver=None):
     tolerance = 0 if driver == "gels" else rcond * jnp.max(s, axis=-1, keepdims=True, initial=0)
     used = s > tolerance
     inverse = jnp.where(used, 1 / jnp.where(used, s, 1), 0)[..., None]
-    x = adjoint_of(vh) @ (inverse * (adjoint_of(u) @ rhs))
+    x = _product(adjoint_of(vh), inverse * _product(adjoint_of(u), rhs))
     rank = jnp.sum(used, axis=-1)
     none = nothing(s)
     residuals = none
     full_rank = driver == "gels" or (_reads_rank(driver) and bool(on_host(jnp.all(rank == n))))
     if m > n and full_rank:
-        residuals = jnp.sum(jnp.square(jnp.abs(a @ x - rhs)), axis=-2)
+        residuals = jnp.sum(jnp.square(jnp.abs(_product(a, x) - rhs)), axis=-2)
     return (
         x[..., 0] if vector else column_major(x),
         residuals,
