@@ -31,6 +31,11 @@ EXCEPTIONS: tuple[Exempt, ...] = (
         r"jax raises RuntimeError: Expected size for first two dimensions of batch2",
     ),
     Exempt(
+        "the CPU writes no loss of an empty batch",
+        r"F\.multi_margin_loss\(.*a=T\(\(0, ",
+        r"not close",
+    ),
+    Exempt(
         "the CPU reads an undefined weight, where only the bias is given and asks for gradients",
         r"F\.group_norm\(.*bias=",
         r"must raise RuntimeError: tensor does not have a device",
@@ -66,8 +71,9 @@ EXCEPTIONS: tuple[Exempt, ...] = (
         r"jax raises RuntimeError: .*(too small|would have the sizes)",
     ),
     Exempt(
-        "the CPU repeats the first row where antialiased images become one column wide",
-        r"[ (](size=(1\b|\(\d+, 1\))|scale_factor=(0\.[57]|\(.*, 0\.[57]\))).*antialias=True",
+        "the CPU repeats the first row where antialiased images become one column wide, or stay so",
+        r"[ (](size=(1\b|\(\d+, 1\))|scale_factor=(0\.[57]|\(.*, 0\.[57]\))).*antialias=True"
+        r"|scale_factor=(1\.5|\(.*, 1\.5\)).*antialias=True.*T\(\([^)]*, 1\)",
         r"not close",
     ),
     Exempt(

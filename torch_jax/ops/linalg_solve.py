@@ -15,7 +15,6 @@ from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import convert
 from torch_jax.ops.registry import column_major, op
 
-
 # a setting of PyTorch's for products concerns no solvers
 _product = functools.partial(jnp.matmul, precision="highest")
 
