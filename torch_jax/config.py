@@ -57,8 +57,9 @@ SETTINGS: dict[str, Setting] = {
         "auto",
         ("auto", "always", "never"),
         "Check index tensors against the bounds and raise IndexError as PyTorch on CPU does. "
-        "The check waits for the indices; 'auto' does it only where JAX runs on the CPU. "
-        "Unchecked, an index out of range reads NaN (or the least integer) and writes nothing. "
+        "'always' waits for the indices at each call, as 'auto' does where JAX runs on the CPU; on "
+        "accelerators 'auto' raises where Python waits for the device next. Until then, and with "
+        "'never', an index out of range reads NaN (or the least integer) and writes nothing. "
         "torch._assert_async follows this setting, too.",
         is_compiled=True,
     ),

@@ -57,7 +57,7 @@ def test_forms_and_checks_ask_the_target():
     from torch_jax.memory import shared
 
     def asked():
-        return target.platform(), policies.checks_indices(), shared.SETTING.by_torch
+        return target.platform(), policies.waits_for_checks(), shared.SETTING.by_torch
 
     here = asked()
     for name in ("tpu-v5e-1", "gpu-h100"):

@@ -24,14 +24,14 @@ from torch_jax.capture.draws import Draws
 from torch_jax.capture.storages import OfResult, Storages, outline
 from torch_jax.capture.tape import Tape
 from torch_jax.capture.training.optimizers import Optimizers
-from torch_jax.core import errors, tracers
+from torch_jax.core import errors, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.collection import no_collection
 from torch_jax.core.node import Node
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax, is_jax_storage, tensors_in
-from torch_jax.memory.transfer import on_host
+from torch_jax.memory.transfer import require
 from torch_jax.ops.on_host import LISTENERS
 from torch_jax.recorded.path import State
 from torch_jax.recorded.recorder import Listener
@@ -197,7 +197,7 @@ class Observer(Listener):
 
         An operator on the CPU raises there before it writes; here it is known afterwards.
         """
-        if self.checks:
+        if self.checks and policies.waits_for_checks():
             flags = [storage.wrap(flag, torch.bool) for flag, _, _ in self.checks]
             self.choose(flags, {id(one.storage): one.old() for one in self.storages.met})
 
@@ -229,8 +229,7 @@ class Observer(Listener):
 def raise_failed_checks(checks: Iterable[tuple[Any, str, type[Exception]]]) -> None:
     """Raise what an operator would have raised, had it been able to look at these truth values."""
     for flag, message, kind in checks:
-        if not on_host(flag):
-            raise kind(f"{message} (in a function under torch_jax.jit)")
+        require(flag, f"{message} (in a function under torch_jax.jit)", kind)
 
 
 @jax_function

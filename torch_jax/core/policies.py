@@ -13,8 +13,12 @@ from torch_jax import config, target
 
 def checks_indices() -> bool:
     """Return whether index tensors are checked against bounds (setting ``check_indices``)."""
-    mode = config.get("check_indices")
-    return mode == "always" or (mode == "auto" and target.on_cpu())
+    return config.get("check_indices") != "never"
+
+
+def waits_for_checks() -> bool:
+    """Return whether an operator waits for its check; else the host's next wait raises."""
+    return config.get("check_indices") == "always" or target.on_cpu()
 
 
 _DOUBLES = frozenset((torch.float64, torch.complex128))

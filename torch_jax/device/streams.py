@@ -32,6 +32,7 @@ def synchronize(device: Any = None) -> None:
     Raises:
       torch.OutOfMemoryError: no memory was left for a live tensor.
       RuntimeError: the computation of a tensor failed. All others have been waited for.
+      IndexError: on an accelerator, an index of an earlier call was out of range.
     """
     if not (waking.is_awake() or forks.is_lost()):
         return
@@ -45,6 +46,9 @@ def synchronize(device: Any = None) -> None:
     failures = list(filter(None, map(_failure, jax.live_arrays())))
     if failures:
         raise failures.pop(0)  # a list that held it would keep this frame, and the arrays, alive
+    from torch_jax.memory import flags  # which imports JAX
+
+    flags.raise_failed()
 
 
 @functools.cache

@@ -444,9 +444,7 @@ class Kernel:
                 ACTIVE.tracer.checks.append((ok, message, kind))
         else:
             with costs.measured("check", self.op.name()):
-                holds = transfer.on_host(ok)
-            if not holds:
-                raise kind(message)
+                transfer.require(ok, message, kind)
         return (values, arrays[1]) if entry.concrete else values
 
     def _finish(self, entry, arrays, args, kwargs, storages, slots, memories) -> Any:

@@ -292,7 +292,7 @@ class Executable:
 
 def _unless_wrong(written: list[int], before: list, after: list, checks: list[Any]) -> list[Any]:
     """Return the written arrays, or the former ones if a check shows that the call will raise."""
-    if not checks or not policies.checks_indices():
+    if not checks or not (policies.checks_indices() and policies.waits_for_checks()):
         return after
     is_right = functools.reduce(jnp.logical_and, checks)
     kept = {i: jnp.where(is_right, after[i], before[i]) for i in written}
@@ -426,8 +426,8 @@ def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[An
             torch._foreach_copy_([given[i] for i in group], list(transfer.host_copy(array)))
     flags = arrays[len(arrays) - len(compiled.checks) :]
     for ok, (message, kind) in zip(flags, compiled.checks, strict=True):
-        if policies.checks_indices() and not transfer.on_host(ok):
-            raise kind(f"{message} (in a compiled graph)")
+        if policies.checks_indices():
+            transfer.require(ok, f"{message} (in a compiled graph)", kind)
     storages: dict[int, Any] = {}
     return [
         spec.build(arrays, storages) if type(spec) is NewTensor else _other(spec, given, arrays)

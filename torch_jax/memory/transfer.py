@@ -21,7 +21,7 @@ from torch_jax.core.absent import Absent
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.costs import TRAFFIC
 from torch_jax.core.x64 import x64
-from torch_jax.memory import dtypes, geometry, parts, processes, sharding, windows
+from torch_jax.memory import dtypes, flags, geometry, parts, processes, sharding, windows
 from torch_jax.memory.storage import (
     dense_strides,
     is_jax,
@@ -105,10 +105,19 @@ def on_host(array: jax.Array) -> np.ndarray:
         if sharding.Use.begun:
             array = processes.whole(array)
         host = np.asarray(jax.block_until_ready(array))
-        TRAFFIC.to_host(host.nbytes, time.perf_counter() - start)
-        return host
     except RuntimeError as error:
         raise errors.translate(error, "while waiting for a value") from error
+    TRAFFIC.to_host(host.nbytes, time.perf_counter() - start)
+    flags.raise_failed()
+    return host
+
+
+def require(flag: jax.Array, message: str, kind: type[Exception]) -> None:
+    """Raise ``kind(message)`` where the flag of a check is false, at once or at the next wait."""
+    if not policies.waits_for_checks():
+        flags.come_later(flag, message, kind)
+    elif not on_host(flag):
+        raise kind(message)
 
 
 class _Borrowed:

@@ -22,12 +22,12 @@ import torch
 
 from torch_jax import config
 from torch_jax.budgets import PLACES_REMEMBERED
-from torch_jax.core import absent, errors, forks, signals, tracers
+from torch_jax.core import absent, errors, forks, policies, signals, tracers
 from torch_jax.core.absent import Absent
 from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
-from torch_jax.memory import sharding, transfer
+from torch_jax.memory import flags, sharding, transfer
 from torch_jax.memory.storage import tensors_in
 from torch_jax.memory.windows import Place, operands
 from torch_jax.recorded import bounds, path
@@ -362,11 +362,13 @@ class Recorder:
                 return self.record(op, entry, memories)
             child = _step(op, entry, memories, state, step)
         check, listener = child.check, self.listener
-        if check is not None and (listener is None or not listener.takes_checks):
+        if listener is not None and not listener.takes_checks:
+            listener = None
+        if check is not None and listener is None and policies.waits_for_checks():
             arrays = chain.from_iterable(arrays for *_, arrays in recording.log)
             if not (compile_nothing() and check.holds(list(arrays))):
                 _check(entry, check.part, memories)
-            listener = None
+            check = None
         # A list beside the log's tuple: so they count as reachable before tensors hold them, if
         # another thread runs the recording by then.
         nodes = [
@@ -379,9 +381,9 @@ class Recorder:
             recording.log.append((child, tuple(nodes), numbers, ()))
         if child.operators == self.most:
             self._full(self)
-        if check is not None and listener is not None:
+        if check is not None:
             (flag,) = self.record(op, check.part, check.part.of(memories))
-            listener.check(flag, *entry.check)
+            (flags.come_later if listener is None else listener.check)(flag, *entry.check)
         return nodes
 
     def _runs_new(self) -> bool:

@@ -1,0 +1,66 @@
+"""Flags of checks, such as whether indices are in range, for which the host does not wait.
+
+On an accelerator each wait would cost more than the operator. So a flag comes over while Python
+goes on, and where it is false the error is raised where the host waits next, as CUDA's errors are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import jax
+import numpy as np
+
+from torch_jax.core.absent import Absent
+from torch_jax.core.node import Node
+
+_late: deque[tuple[Any, str, type[Exception]]] = deque()
+
+
+def come_later(flag: Any, message: str, kind: type[Exception]) -> None:
+    """Raise ``kind(message)`` where the host waits next, if the flag is false by then.
+
+    Args:
+      flag: a bool array, or the node of a recording that will be one. One that lies on devices of
+        other processes is not asked for, since these may not wait at the same time.
+      message: what is wrong where the flag is false.
+      kind: of the error.
+    """
+    if isinstance(flag, jax.Array):
+        if not flag.is_fully_addressable:
+            return
+        flag.copy_to_host_async()
+    _late.append((flag, message, kind))
+    while _late and _is_known(_late[0][0]) and _holds(_late[0][0]):
+        _late.popleft()
+
+
+def raise_failed() -> None:
+    """Raise the error of the first flag that is false, and forget all whose programs have run."""
+    failed = None
+    for _ in range(len(_late)):
+        flag, message, kind = _late.popleft()
+        if _array(flag) is None:
+            _late.append((flag, message, kind))
+        elif failed is None and not _holds(flag):
+            failed = kind(f"{message} (in an earlier call; check_indices='always' raises at once)")
+    if failed is not None:
+        raise failed
+
+
+def _array(flag: Any) -> Any:
+    """Return the array; None where its program has yet to run."""
+    if not isinstance(flag, Node):
+        return flag
+    return flag.array if flag.recording is None else None
+
+
+def _is_known(flag: Any) -> bool:
+    array = _array(flag)
+    return array is not None and (type(array) is Absent or array.is_ready())
+
+
+def _holds(flag: Any) -> bool:
+    array = _array(flag)
+    return type(array) is Absent or bool(np.asarray(array))
