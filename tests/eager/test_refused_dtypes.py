@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import torch_jax
 from tests.support.compare import assert_same, check, check_raises, to_jax
-from torch_jax.eager import refused_dtypes
+from torch_jax.eager import refusals
 
 INTS = torch.tensor([[1, 2, 30]])
 IMAGE = torch.arange(16).view(1, 1, 4, 4)
@@ -88,11 +88,9 @@ def test_what_accelerators_take_is_computed():
 
 def test_the_cpu_is_asked_once_for_dtypes_without_its_warnings(monkeypatch):
     asked = []
-    ask = refused_dtypes._wide_twins
-    monkeypatch.setattr(
-        refused_dtypes, "_wide_twins", lambda *given: asked.append(1) or ask(*given)
-    )
-    monkeypatch.setattr(refused_dtypes, "_taken", set())
+    ask = refusals._wide_twins
+    monkeypatch.setattr(refusals, "_wide_twins", lambda *given: asked.append(1) or ask(*given))
+    monkeypatch.setattr(refusals, "_taken", set())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for n in (2, 3, 4, 5):
@@ -103,7 +101,7 @@ def test_the_cpu_is_asked_once_for_dtypes_without_its_warnings(monkeypatch):
 
 @pytest.mark.parametrize("divide", [torch.floor_divide, torch.Tensor.__ifloordiv__])
 def test_a_division_by_the_number_zero_is_no_answer_about_dtypes(divide, monkeypatch):
-    monkeypatch.setattr(refused_dtypes, "_taken", set())
+    monkeypatch.setattr(refusals, "_taken", set())
     for number in (0, 2, 0, 3):
         call = check if number else check_raises
         call(lambda x, number=number: divide(x, number), INTS.byte())

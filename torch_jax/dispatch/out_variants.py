@@ -14,7 +14,7 @@ import torch
 
 from torch_jax.core import errors
 from torch_jax.dispatch.storage_kernels import copy_, resize_
-from torch_jax.eager import overlap, refused_dtypes
+from torch_jax.eager import refusals
 from torch_jax.eager.meta import infer
 from torch_jax.eager.variants import is_mutated, is_out_argument, table_name
 from torch_jax.memory.storage import is_jax
@@ -47,7 +47,7 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
     written = [i for i, a in enumerate(op._schema.arguments) if is_mutated(a) and not a.kwarg_only]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        overlap.refuse(op, args, kwargs)
+        refusals.check_memory(op, args, kwargs)
         outs = {name: kwargs.pop(name) for name in names}
         first, given = outs[names[0]], dict(kwargs)
         for choice in choices:  # sums are taken in the output's dtype, factories run on its device
@@ -68,7 +68,7 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
             if _packet(op) in FILLS_ANY_SHAPE and out.numel() == new.numel():
                 new = new.view(out.shape)
             if _fit(op, out, new):  # after a resize, it may reach into an input
-                overlap.refuse(op, args, kwargs | outs)
+                refusals.check_memory(op, args, kwargs | outs)
             copy_(out, new)
         return first if len(outs) == 1 else tuple(outs.values())
 
@@ -79,7 +79,7 @@ def _refuse_dtypes(
     op: Any, args: tuple, kwargs: dict[str, Any], results: dict[str, torch.dtype]
 ) -> None:
     """Raise PyTorch's error for outputs of other dtypes than the results."""
-    if refused_dtypes.refuse_outputs(op, args, kwargs, results):
+    if refusals.check_outputs(op, args, kwargs, results):
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a resize is warned about where it happens

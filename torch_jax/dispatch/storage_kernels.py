@@ -23,7 +23,7 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.core.costs import TRAFFIC
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
-from torch_jax.eager import overlap, variants
+from torch_jax.eager import refusals, variants
 from torch_jax.memory import dtypes, geometry, parts, sharding, shared, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage, wrap
 
@@ -296,7 +296,7 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
             return self
         source = transfer.to_device(source)
     if source.untyped_storage() is self.untyped_storage():
-        overlap.refuse(torch.ops.aten.copy_.default, (self, source), {})
+        refusals.check_memory(torch.ops.aten.copy_.default, (self, source), {})
     if source.shape == self.shape and not (self.is_conj() or self.is_neg()):
         memory, target = storage.held_by(self), self.untyped_storage()
         if storage.is_whole(self, memory) and source.dtype == self.dtype:

@@ -15,7 +15,7 @@ import torch
 from torch_jax._private import jax_core, pytorch
 from torch_jax.core import errors
 from torch_jax.core.active import ACTIVE, unrecorded
-from torch_jax.eager import bound, cpu_error
+from torch_jax.eager import bound, refusals
 from torch_jax.eager.signature import TENSORS, Signature
 from torch_jax.eager.stand_ins import STAND_INS
 from torch_jax.memory.shared import Elsewhere, is_here, seen, taken, written
@@ -191,4 +191,4 @@ def _failed(error: Exception, op: Any, by_xla: Call, args: tuple, kwargs: dict[s
         return by_xla(*args, **kwargs)
     if "can't allocate memory" in str(error):
         raise errors.from_jax(error, op, args, kwargs) from error
-    raise cpu_error.described(error, op, args, kwargs) from error
+    raise refusals.described(error, op, args, kwargs) from error

@@ -33,7 +33,7 @@ from torch_jax.core.active import ACTIVE, unrecorded
 from torch_jax.core.node import NotRecordable
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
-from torch_jax.eager import bound, by_torch, checks, cpu_error, overlap, refused_dtypes, variants
+from torch_jax.eager import bound, by_torch, checks, refusals, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.given_numbers import integers_input, number_input
 from torch_jax.eager.meta import Output, infer
@@ -248,7 +248,7 @@ class Kernel:
         if not self._is_ours():
             error.add_note(f"in {errors.describe_call(self.op, args, kwargs)}")
             raise error  # the error of a user's own function is kept
-        return cpu_error.instead_of(error, self.op, args, kwargs)
+        return refusals.instead_of(error, self.op, args, kwargs)
 
     def _is_ours(self) -> bool:
         """Return whether the lowering is none of a user's."""
@@ -274,7 +274,7 @@ class Kernel:
                 draw(args, kwargs, memories, storages)
             memories, slots = _shared(memories, storages)
             if len(memories) < len(slots) and len(slots) - len(memories) > _repeated(storages):
-                overlap.refuse(self.op, args, kwargs)
+                refusals.check_memory(self.op, args, kwargs)
             key.append(slots)
             return self._slowly(tuple(key), memories, args, kwargs, storages, slots)
 
@@ -390,7 +390,7 @@ class Kernel:
         self._refuse_host(args, kwargs)
         checks.refuse_static(self.op, self.lowering, args, kwargs)
         if self._is_ours():
-            refused_dtypes.refuse(self.op, args, kwargs)
+            refusals.check_dtypes(self.op, args, kwargs)
         meta = self.lowering.meta
         if callable(meta):
             placed = template(self.signature, args, kwargs, slots)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_jax._private import dynamo
-from torch_jax.eager import cpu_error
+from torch_jax.eager import refusals
 from torch_jax.memory import geometry
 
 
@@ -65,7 +65,7 @@ def _in_any_order() -> Iterator[None]:
 
 
 def _explained(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
-    found = cpu_error.instead_of_metas(op, args, kwargs)
+    found = refusals.instead_of_metas(op, args, kwargs)
     if found is not None:
         return found
     odd = isinstance(error, ZeroDivisionError | AssertionError | ValueError)

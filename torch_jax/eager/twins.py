@@ -7,7 +7,6 @@ ones of the same geometry.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -137,10 +136,8 @@ def _few(count: Any) -> Any:
 
 def refusal(op: Any, named: Named) -> Exception | None:
     """Return the error of the CPU's kernel for these arguments, None where it computes."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the twins' sizes are not the user's
-            pytorch.call_on_cpu(op, named)
+    try:  # without warnings: the twins' sizes are not the user's
+        pytorch.without_warnings(lambda: pytorch.call_on_cpu(op, named))
     except Exception as error:
         return error.with_traceback(None)
     return None
