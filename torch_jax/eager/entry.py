@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -23,18 +23,9 @@ from torch_jax.compiler import compiled
 from torch_jax.compiler.compiled import Compiled, Untraced
 from torch_jax.core import errors, policies
 from torch_jax.core.active import ACTIVE
+from torch_jax.eager import signature as kinds
 from torch_jax.eager.meta import Output, is_channels_last
-from torch_jax.eager.signature import (
-    DROP,
-    DTYPE,
-    GENERATOR,
-    INTEGERS,
-    NUMBER,
-    NUMBERS,
-    TENSOR,
-    TENSORS,
-    Signature,
-)
+from torch_jax.eager.signature import Signature
 from torch_jax.memory import dtypes, generators, geometry, storage, windows
 from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
@@ -154,31 +145,31 @@ def template(sig: Signature, args, kwargs, slots) -> dict[str, Any]:
     count = iter(range(10**9))
 
     def place(kind: int, value: Any) -> Any:
-        if kind == GENERATOR:
+        if kind == kinds.GENERATOR:
             return Number(_slot(slots, next(count)))
         if value is None:
             return None
-        if kind == INTEGERS and ACTIVE.tracer is None:
+        if kind == kinds.INTEGERS and ACTIVE.tracer is None:
             return Number(_slot(slots, next(count)))
-        if kind in (TENSOR, NUMBER):
+        if kind in (kinds.TENSOR, kinds.NUMBER):
             slot = _slot(slots, next(count))
             if not isinstance(value, torch.Tensor):
                 return Number(slot)
             view, moves = _view(slot, value)
             return view._replace(starts=_slot(slots, next(count))) if moves else view
-        if kind in (TENSORS, NUMBERS):
-            inner = TENSOR if kind == TENSORS else NUMBER
+        if kind in (kinds.TENSORS, kinds.NUMBERS):
+            inner = kinds.TENSOR if kind == kinds.TENSORS else kinds.NUMBER
             return [place(inner, item) for item in value]
-        if kind == DTYPE:
+        if kind == kinds.DTYPE:
             return dtypes.to_jax(value)
         return tuple(value) if isinstance(value, list) else value
 
     placed = {}
     for name, value in (*zip(sig.names, args, strict=False), *kwargs.items()):
-        if sig.by_name[name] != DROP:
+        if sig.by_name[name] != kinds.DROP:
             placed[name] = place(sig.by_name[name], value)
     if "generator" not in placed:
-        placed["generator"] = place(GENERATOR, None)
+        placed["generator"] = place(kinds.GENERATOR, None)
     return placed
 
 
@@ -227,15 +218,15 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     if callable(concrete):
         concrete = concrete(**by_parameter(concrete, placed))
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
-    values_of = _reader(placed) if concrete else lambda m: _Values(m, lambda view: view.read(m))
+    reading = _reader(placed) if concrete else lambda m: lambda view: view.read(m)
     if not lowering.uniform:
         for view in targets:
             view.refuse_repetition()
 
     def run(*given):
         memories = list(given)
-        values = values_of(memories)
-        call = {name: _fill(value, values) for name, value in placed.items()}
+        read = reading(memories)
+        call = {name: _fill(value, memories, read) for name, value in placed.items()}
         call |= contiguous | strides
         in_rows = lowering.rows in placed and target.platform() == "tpu"
         if in_rows:
@@ -301,62 +292,39 @@ def _views(placed: Any) -> list[View]:
     return [placed] if isinstance(placed, View) else [v for v in placed if v is not None]
 
 
-class _Values(NamedTuple):
-    """The values of arguments: the memories, and the function that reads a view of them."""
-
-    memories: list[Any]
-    read: Callable[[View], Any]
-
-
-def _reader(placed: dict[str, Any]) -> Callable[[list[Any]], _Values]:
+def _reader(placed: dict[str, Any]) -> Callable[[list[Any]], Callable[[View], Any]]:
     """Return a reader for a function outside ``jax.jit``: one compiled program reads the views."""
-    views = [v for v in _leaves(placed.values()) if isinstance(v, View)]
+    leaves = jax.tree.leaves(placed, is_leaf=lambda one: isinstance(one, View))
+    views = [one for one in leaves if isinstance(one, View)]
 
-    def read(*memories):
+    def read(*memories: Any) -> list[jax.Array]:
         return [view.read(list(memories)) for view in views]
 
     program = Compiled(read)
 
-    def values_of(memories: list[Any]) -> _Values:
-        whole = all(not view.lens(memories) for view in views)
-        arrays = [memories[view.slot] for view in views] if whole else None
-        if arrays is None:
-            arrays = compiled.here(program)(*memories)
-        values = {view: jnp.asarray(a) for view, a in zip(views, arrays, strict=True)}
-        return _Values(memories, values.__getitem__)
-
-    return values_of
-
-
-def _leaves(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, list):
-            yield from _leaves(value)
+    def reading(memories: list[Any]) -> Callable[[View], Any]:
+        if all(not view.lens(memories) for view in views):
+            arrays = [memories[view.slot] for view in views]
         else:
-            yield value
+            arrays = compiled.here(program)(*memories)
+        return dict(zip(views, map(jnp.asarray, arrays), strict=True)).__getitem__
+
+    return reading
 
 
-def _fill(placed: Any, values: _Values) -> Any:
+def _fill(placed: Any, memories: list[Any], read: Callable[[View], Any]) -> Any:
     """Return an argument's value, out of the memories."""
     if isinstance(placed, View):
-        return values.read(placed)
+        return read(placed)
     if isinstance(placed, Number):
-        return values.memories[placed.slot]
-    if isinstance(placed, list):
-        return [_fill(item, values) for item in placed]
-    return placed
+        return memories[placed.slot]
+    return [_fill(one, memories, read) for one in placed] if isinstance(placed, list) else placed
 
 
 def apply(function, sig: Signature, call: dict[str, Any]) -> Any:
     """Call a lowering: positional arguments in order, keyword-only ones by name."""
-    count = len(sig.positional)
-    positional = []
-    rest = dict(call)
-    for name in sig.names[:count]:
-        if name not in rest:
-            break
-        positional.append(rest.pop(name))
-    return function(*positional, **rest)
+    args, kwargs = sig.split(call)
+    return function(*args, **kwargs)
 
 
 def by_parameter(function, call: dict[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,10 @@ miss PyTorch's own meta function checks the arguments, and describes the outputs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 
@@ -33,30 +34,14 @@ from torch_jax.core.active import ACTIVE, unrecorded
 from torch_jax.core.node import NotRecordable
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
-from torch_jax.eager import bound, by_torch, checks, refusals, variants
+from torch_jax.eager import bound, by_torch, checks, refusals, signature, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.given_numbers import integers_input, number_input
 from torch_jax.eager.meta import Output, infer
 from torch_jax.eager.on_host import OnHost
-from torch_jax.eager.signature import (
-    DROP,
-    GENERATOR,
-    INTEGERS,
-    NUMBER,
-    NUMBERS,
-    TENSOR,
-    TENSORS,
-    Signature,
-)
-from torch_jax.memory import dtypes, generators, sharding, shared, transfer, windows
-from torch_jax.memory.storage import (
-    PLAIN_TENSORS,
-    is_jax,
-    is_jax_storage,
-    memory_of,
-    put_back,
-    tensors_in,
-)
+from torch_jax.eager.signature import DROP, GENERATOR, INTEGERS, NUMBER, NUMBERS, TENSOR, TENSORS
+from torch_jax.memory import dtypes, generators, sharding, shared, storage, transfer, windows
+from torch_jax.memory.storage import PLAIN_TENSORS, is_jax, is_jax_storage, memory_of, tensors_in
 from torch_jax.ops.registry import Lowering
 
 _create = pytorch.create_empty_tensor
@@ -70,7 +55,9 @@ compile_listeners: list[Callable[[Any], Any]] = []
 class Kernel:
     """An ATen overload with its lowering: :attr:`call` takes the dispatcher's arguments."""
 
-    def __init__(self, op: Any, lowering: Lowering, sig: Signature, functional: Any = None):
+    def __init__(
+        self, op: Any, lowering: Lowering, sig: signature.Signature, functional: Any = None
+    ):
         # the functional overload of an in-place one, whose dtype would be cast to this one's
         self.functional = functional
         self.op, self.lowering, self.signature = op, lowering, sig
@@ -85,40 +72,49 @@ class Kernel:
 
     def _make_call(self) -> Callable[..., Any]:
         """Return the function for the dispatcher, as a closure over locals."""
-        call = self._writing() if self.signature.writes else self._functional()
-        if self.lowering.random:
-            call = self._drawing(call)
-        return _like(self.op, call) if self.op._opname.endswith("_like") else call
-
-    def _functional(self) -> Callable[..., Any]:
-        """Return the path of operators that write nothing."""
-        positional, by_name = self.signature.positional, self.by_name
-        collect, draw, sees_conj = self._collect, self._draws(), _sees_conj(self.op)
-        launch, head = self._launch(), self._head
+        positional, by_name, writes = self.signature.positional, self.by_name, self.signature.writes
+        collect, launch, head, random = (
+            self._collect,
+            self._launch(),
+            self._head,
+            self.lowering.random,
+        )
+        sees_conj = _sees_conj(self.op)
+        # the place of a generator among positional arguments; past the end if keyword-only
+        generator_at = [*positional, GENERATOR].index(GENERATOR)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if sees_conj:
+            if sees_conj and any(map(_is_lazy, args)):
+                if writes:
+                    return self._write_resolved(call, args, kwargs)
                 args = tuple(map(_resolve, args))
             key: list[Any] = [head()]
             memories: list[Any] = []
+            storages: list[Any] = []
             for value, kind in zip(args, positional):  # noqa: B905, strict= costs time here
-                collect(kind, value, key, memories, [])
+                collect(kind, value, key, memories, storages)
             for name, value in kwargs.items():
                 key.append(name)
-                collect(by_name[name], value, key, memories, [])
-            if draw is not None:
-                draw(args, kwargs, memories, [])
-            return launch(tuple(key), memories, args, kwargs)
+                collect(by_name[name], value, key, memories, storages)
+            if random and "generator" not in kwargs and len(args) <= generator_at:
+                memories.append(generators.default_generator.draw())
+                storages.append(None)
+            if not writes:
+                return launch(tuple(key), memories, args, kwargs)
+            memories, slots = _shared(memories, storages)
+            if len(memories) < len(slots) and len(slots) - len(memories) > _repeated(storages):
+                refusals.check_memory(self.op, args, kwargs)
+            key.append(slots)
+            return self._slowly(tuple(key), memories, args, kwargs, storages, slots)
 
-        return checks.checked(self.op, self.lowering, call)
-
-    def _drawing(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a random operator, which draws once also where it runs amid a recording."""
+        checked = checks.checked(self.op, self.lowering, call)
 
         def drawing(*args: Any, **kwargs: Any) -> Any:
-            return by_torch.by_xla_or_at_once(self.op, self.served, call, args, kwargs)
+            """Draw once also where a random operator runs amid a recording."""
+            return by_torch.by_xla_or_at_once(self.op, self.served, checked, args, kwargs)
 
-        return drawing
+        found = drawing if random else checked
+        return _like(self.op, found) if self.op._opname.endswith("_like") else found
 
     def _launch(self) -> Callable[..., Any]:
         """Return the function that runs a call whose key and memories are known.
@@ -173,7 +169,9 @@ class Kernel:
                 if slots is None:
                     return self._again(error, args, kwargs)
                 self._wait(error, args, kwargs)
-                _read_again(memories, storages, slots)  # key words stay: no draw is lost
+                for held, slot in zip(storages, slots, strict=True):
+                    if held is not None:  # key words stay: no draw is lost
+                        memories[slot] = held.array
 
     def _failed(
         self, error: Exception, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]
@@ -193,10 +191,8 @@ class Kernel:
             return arrays
         except NotRecordable as error:
             if absent.is_chosen():
-                cause = error.__cause__
-                given = args, kwargs
-                raised = self._explained(cause if isinstance(cause, Exception) else error, *given)
-                raise raised from error
+                cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+                raise self._explained(cause, args, kwargs) from error
         return self._run(entry, signature, windows.operands(memories), args, kwargs)
 
     def _at_once(self, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -254,32 +250,6 @@ class Kernel:
         """Return whether the lowering is none of a user's."""
         return getattr(self.lowering.function, "__module__", "").startswith("torch_jax")
 
-    def _writing(self) -> Callable[..., Any]:
-        """Return the path of operators that write: views of one storage must share one memory."""
-        positional, by_name = self.signature.positional, self.by_name
-        collect, draw, sees_conj = self._collect, self._draws(), _sees_conj(self.op)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            key: list[Any] = [self._head()]
-            memories: list[Any] = []
-            storages: list[Any] = []
-            if sees_conj and any(map(_is_lazy, args)):
-                return self._write_resolved(call, args, kwargs)
-            for value, kind in zip(args, positional, strict=False):
-                collect(kind, value, key, memories, storages)
-            for name, value in kwargs.items():
-                key.append(name)
-                collect(by_name[name], value, key, memories, storages)
-            if draw is not None:
-                draw(args, kwargs, memories, storages)
-            memories, slots = _shared(memories, storages)
-            if len(memories) < len(slots) and len(slots) - len(memories) > _repeated(storages):
-                refusals.check_memory(self.op, args, kwargs)
-            key.append(slots)
-            return self._slowly(tuple(key), memories, args, kwargs, storages, slots)
-
-        return checks.checked(self.op, self.lowering, call)
-
     def _write_resolved(self, call: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
         """Write to resolved copies of conjugated views, then from these to the views."""
         resolved = tuple(map(_resolve, args))
@@ -287,23 +257,7 @@ class Kernel:
         for name, old, new in zip(self.signature.names, args, resolved, strict=False):
             if name in self.signature.writes and old is not new:
                 old.copy_(new)
-        given = dict(zip(self.signature.names, args, strict=False)) | kwargs
-        results = [given[name] for name in self.signature.returns if name is not None]
-        return results[0] if len(results) == 1 else tuple(results)
-
-    def _draws(self) -> Callable[..., None] | None:
-        """Return, for a random operator, the function that adds a default draw."""
-        if not self.lowering.random:
-            return None
-        # the place of a generator among positional arguments; past the end if keyword-only
-        generator_at = [*self.signature.positional, GENERATOR].index(GENERATOR)
-
-        def draw(args: tuple, kwargs: dict, memories: list, storages: list) -> None:
-            if "generator" not in kwargs and len(args) <= generator_at:
-                memories.append(generators.default_generator.draw())
-                storages.append(None)
-
-        return draw
+        return self.signature.returned((), self.signature.named(args, kwargs))
 
     def _collect(self, kind, value, key, memories, storages) -> None:
         """Add one argument to the key and the memories."""
@@ -315,12 +269,12 @@ class Kernel:
             key.append(None)
         elif kind == TENSOR or kind == NUMBER:
             if isinstance(value, torch.Tensor):
-                memory, storage = self._memory(value)
+                memory, held = self._memory(value)
                 memories.append(memory)
-                storages.append(storage)
+                storages.append(held)
                 shape = value.shape
                 key += shape, value.dtype
-                if storage is None or (
+                if held is None or (
                     shape == memory.shape and value.is_contiguous() and not value.storage_offset()
                 ):
                     return
@@ -374,9 +328,9 @@ class Kernel:
             key += tensor.shape, tensor.dtype
 
     def _memory(self, tensor: torch.Tensor) -> tuple[Any, Any]:
-        storage: Any = tensor.untyped_storage()
-        if is_jax_storage(storage):
-            return storage.array, storage
+        held: Any = tensor.untyped_storage()
+        if is_jax_storage(held):
+            return held.array, held
         if tensor.device.type == "cpu" and (tensor.dim() == 0 or self.lowering.host):
             return np.array(dtypes.numpy_of(tensor.contiguous())), None
         raise errors.same_device(self.op, tensor)
@@ -395,10 +349,13 @@ class Kernel:
         if callable(meta):
             placed = template(self.signature, args, kwargs, slots)
             meta = meta(**by_parameter(meta, placed))
-        inferred = self._infer(args, kwargs) if meta else None
+        op = variants.overload(meta) if isinstance(meta, str) and not self.functional else self.op
+        inferred = infer(op, args, kwargs) if meta else None
         if meta and self.functional is not None:
             self._refuse_cast(args, kwargs)
-        policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
+        leaves = jax.tree.leaves((args, inferred), is_leaf=lambda one: isinstance(one, Output))
+        outputs = torch.Tensor | Output
+        policies.note_doubles([one.dtype for one in leaves if isinstance(one, outputs)], self.op)
         entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
         if self.on_cpu is not None:
             entry.on_host = OnHost(entry, self.signature, self.on_cpu)
@@ -406,30 +363,19 @@ class Kernel:
         self.cache[key], entry.key = entry, key
         return entry
 
-    def _infer(self, args, kwargs) -> list[Any] | None:
-        meta, op = self.lowering.meta, self.op
-        if isinstance(meta, str) and self.functional is None:
-            op = variants.overload(meta)
-        return infer(op, args, kwargs)
-
     def _refuse_cast(self, args, kwargs) -> None:
         """Raise where an in-place result would be cast to a lesser kind of number."""
         results = infer(self.functional, args, kwargs) or []
         for result, name in zip(results, self.signature.writes, strict=False):
-            target = dict(zip(self.signature.names, args, strict=False)).get(name)
+            target = self.signature.named(args, {}).get(name)
             if isinstance(result, Output) and isinstance(target, torch.Tensor):
                 errors.refuse_cast(result.dtype, target.dtype)
 
     def _refuse_host(self, args, kwargs) -> None:
         """Raise for CPU tensors with dimensions where the lowering does not take them."""
-        for name, value in (*zip(self.signature.names, args, strict=False), *kwargs.items()):
-            for tensor in value if isinstance(value, list | tuple) else (value,):
-                if (
-                    isinstance(tensor, torch.Tensor)
-                    and not is_jax(tensor)
-                    and tensor.dim() > 0
-                    and name not in self.lowering.host
-                ):
+        for name, value in self.signature.named(args, kwargs).items():
+            for tensor in tensors_in(value) if name not in self.lowering.host else ():
+                if not is_jax(tensor) and tensor.dim():
                     raise errors.same_device(self.op, tensor)
 
     def _verified(self, entry: Entry, arrays: Any) -> Any:
@@ -457,14 +403,11 @@ class Kernel:
         if entry.slots:
             owner = dict(zip(slots, storages, strict=True))
             written = [owner[slot] for slot in entry.slots]
-            if not put_back(written, [memories[slot] for slot in entry.slots], arrays):
+            if not storage.put_back(written, [memories[slot] for slot in entry.slots], arrays):
                 raise tracers.TracedElsewhere  # another thread has written or traced meanwhile
             for name in self._lists_written:
                 by_torch.count_writes(args[self.signature.names.index(name)])
-        given = dict(zip(self.signature.names, args, strict=False)) | kwargs
-        new = iter(fresh)
-        results = [next(new) if name is None else given[name] for name in self.signature.returns]
-        return results[0] if len(results) == 1 else tuple(results) if results else None
+        return self.signature.returned(fresh, self.signature.named(args, kwargs))
 
 
 def _like(op: Any, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -530,15 +473,6 @@ def _resolve(value: Any) -> Any:
     return value.resolve_conj().resolve_neg() if _is_lazy(value) else value
 
 
-def _dtypes(values: Iterable[Any]) -> Iterator[torch.dtype]:
-    """Yield the dtypes of the tensors, and of specifications, among values."""
-    for value in values:
-        if isinstance(value, list | tuple) and not isinstance(value, Output):
-            yield from _dtypes(value)
-        elif isinstance(value, torch.Tensor | Output):
-            yield value.dtype
-
-
 class _OneNumber:
     """A number in place of a storage: it replaces a list of equal ones, as one input.
 
@@ -563,30 +497,23 @@ def _are_one(values: Any) -> bool:
     return values.count(values[0]) == len(values) and set(map(type, values)) == {float}
 
 
-def _read_again(memories: list, storages: list, slots: tuple[int, ...]) -> None:
-    """Read the memories of storages again into a list that :func:`_shared` made."""
-    for storage, slot in zip(storages, slots, strict=True):
-        if storage is not None:
-            memories[slot] = storage.array
-
-
 def _shared(memories: list, storages: list) -> tuple[list, tuple[int, ...]]:
     """Return memories without repetition, and for each argument the index of its memory.
 
     Two views of one storage must share one memory when either is written.
     """
-    known_by_id = [id(storage) for storage in storages if storage is not None]
+    known_by_id = [id(held) for held in storages if held is not None]
     if len(set(known_by_id)) == len(known_by_id):
         return memories, tuple(range(len(memories)))
     seen: dict[int, int] = {}
     unique: list[Any] = []
     slots = []
-    for memory, storage in zip(memories, storages, strict=True):
-        known = None if storage is None else seen.get(id(storage))
+    for memory, held in zip(memories, storages, strict=True):
+        known = None if held is None else seen.get(id(held))
         if known is None:
             known = len(unique)
             unique.append(memory)
-            if storage is not None:
-                seen[id(storage)] = known
+            if held is not None:
+                seen[id(held)] = known
         slots.append(known)
     return unique, tuple(slots)

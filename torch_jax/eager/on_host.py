@@ -42,7 +42,10 @@ class OnHost:
             Those that are written are the operator's own.
           forms: the aval, shape and dtype of each result.
         """
-        args, kwargs = self._arguments(memories)
+        kinds = self._sig.by_name
+        args, kwargs = self._sig.split(
+            {n: _filled(kinds.get(n), one, memories) for n, one in self._placed.items()}
+        )
         ACTIVE.words = None if self._words is None else memories[self._words]
         try:
             result = self._run(*args, **kwargs)
@@ -57,18 +60,6 @@ class OnHost:
         found = _memories(self._outputs, fresh) + [memories[slot] for slot in self._written]
         self.fits = self.fits or _fit(found, list(forms))
         return found if self.fits else None
-
-    def _arguments(self, memories: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-        names, kinds = self._sig.names, self._sig.by_name
-        filled = {
-            name: _filled(kinds.get(name), value, memories) for name, value in self._placed.items()
-        }
-        args: list[Any] = []
-        for name in names[: len(self._sig.positional)]:
-            if name not in filled:
-                break
-            args.append(filled.pop(name))
-        return args, filled
 
 
 def _filled(kind: int | None, placed: Any, memories: list[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 TENSOR, TENSORS, NUMBER, NUMBERS, STATIC, DTYPE, DROP, GENERATOR, INTEGERS = range(9)
@@ -31,6 +32,25 @@ class Signature(NamedTuple):
     fresh: int
     lists: tuple[bool, ...]
     returns: tuple[str | None, ...]
+
+    def named(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by their names."""
+        return dict(zip(self.names, args, strict=False)) | kwargs
+
+    def split(self, named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return arguments as a call takes them: positional ones in order, others by name."""
+        rest, args = dict(named), []
+        for name in self.names[: len(self.positional)]:
+            if name not in rest:
+                break
+            args.append(rest.pop(name))
+        return args, rest
+
+    def returned(self, new: Iterable[Any], given: dict[str, Any]) -> Any:
+        """Return what a call returns: new results, and arguments that it has written."""
+        fresh = iter(new)
+        found = [next(fresh) if name is None else given[name] for name in self.returns]
+        return found[0] if len(found) == 1 else tuple(found) if found else None
 
 
 def kind_of(argument: Any, static: frozenset[str], integers: frozenset[str] = frozenset()) -> int:
