@@ -173,9 +173,8 @@ def _taken(result: Any) -> Any:
     if isinstance(result, torch.Tensor):
         return taken(result)
     if isinstance(result, list | tuple):
-        return (
-            tuple(map(_taken, result)) if isinstance(result, tuple) else list(map(_taken, result))
-        )
+        found = [*map(_taken, result)]
+        return tuple(found) if isinstance(result, tuple) else found
     return result
 
 

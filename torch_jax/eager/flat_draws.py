@@ -36,15 +36,9 @@ def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
         if not _is_longer_drawn(given, shape, kwargs, keeps_strides):
             return by_xla(*args, **kwargs)
         try:
-            flat = _flat(given)
-        except Elsewhere:
-            return by_xla(*args, **kwargs)
-        try:
-            if at < len(args):
-                result = by_xla(*args[:at], flat, *args[at + 1 :], **kwargs)
-            else:
-                result = by_xla(*args, **(kwargs | {like: flat}))
-        except (RuntimeError, TypeError, ValueError):
+            given_args, named = sig.split(sig.named(args, kwargs) | {like: _flat(given)})
+            result = by_xla(*given_args, **named)
+        except (Elsewhere, RuntimeError, TypeError, ValueError):
             return by_xla(*args, **kwargs)  # its errors name the user's own shape
         if sig.writes:
             assert isinstance(given, torch.Tensor)

@@ -16,8 +16,7 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Integers
 from torch_jax.core.x64 import x64
 
-_seen: set[tuple[type, Any]] = set()
-_numbers: dict[tuple[type, Any], jax.Array] = {}
+_numbers: dict[tuple[type, Any], jax.Array | None] = {}  # None: met once
 
 
 def number_input(value: Any) -> Any:
@@ -46,13 +45,11 @@ def number_input(value: Any) -> Any:
         return np.uint64(value)  # JAX takes Python's integers for int64
     if ACTIVE.recorder is not None:  # a recording takes its numbers all together
         return value
-    if known not in _seen:
-        if len(_seen) >= ENTRIES_REMEMBERED:  # a schedule of ever new numbers must not grow this
-            _seen.clear()
-        _seen.add(known)
+    if known not in _numbers:
+        if len(_numbers) >= ENTRIES_REMEMBERED:  # a schedule of ever new numbers must not grow this
+            _numbers.clear()
+        _numbers[known] = None
         return value
-    if len(_numbers) >= ENTRIES_REMEMBERED:
-        _numbers.clear()
     with x64(), jax.ensure_compile_time_eval():  # other calls use it: never a tracer
         array = _numbers[known] = jax.device_put(value)  # weakly typed, and nothing is compiled
     return array

@@ -41,7 +41,7 @@ from torch_jax.eager.meta import Output, infer
 from torch_jax.eager.on_host import OnHost
 from torch_jax.eager.signature import DROP, GENERATOR, INTEGERS, NUMBER, NUMBERS, TENSOR, TENSORS
 from torch_jax.memory import dtypes, generators, sharding, shared, storage, transfer, windows
-from torch_jax.memory.storage import PLAIN_TENSORS, is_jax, is_jax_storage, memory_of, tensors_in
+from torch_jax.memory.storage import is_jax, memory_of, tensors_in
 from torch_jax.ops.registry import Lowering
 
 _create = pytorch.create_empty_tensor
@@ -269,19 +269,7 @@ class Kernel:
             key.append(None)
         elif kind == TENSOR or kind == NUMBER:
             if isinstance(value, torch.Tensor):
-                memory, held = self._memory(value)
-                memories.append(memory)
-                storages.append(held)
-                shape = value.shape
-                key += shape, value.dtype
-                if held is None or (
-                    shape == memory.shape and value.is_contiguous() and not value.storage_offset()
-                ):
-                    return
-                starts = _place_of(value, memory, key)
-                if starts is not None:
-                    memories.append(starts)
-                    storages.append(None)
+                self._collect_tensors((value,), key, memories, storages)
             else:
                 number = number_input(value)
                 key.append(float if type(number) is GivenNumber else type(value))
@@ -312,28 +300,29 @@ class Kernel:
             key += type(value), tuple(value) if isinstance(value, list) else value
 
     def _collect_tensors(self, tensors, key, memories, storages) -> None:
-        """Add a list of tensors; whole ones need no call for each."""
+        """Add tensors, each with its place in a memory that it is not the whole of."""
         for tensor in tensors:
-            held: Any = tensor.untyped_storage() if type(tensor) in PLAIN_TENSORS else None
-            array = getattr(held, "array", None)
-            if array is None or not (
-                tensor.shape == array.shape
-                and tensor.is_contiguous()
-                and not tensor.storage_offset()
-            ):
-                self._collect(TENSOR, tensor, key, memories, storages)
+            if tensor is None:
+                key.append(None)
                 continue
-            memories.append(array)
+            held: Any = tensor.untyped_storage()
+            memory = getattr(held, "array", None)
+            if memory is None:
+                if tensor.device.type != "cpu" or (tensor.dim() and not self.lowering.host):
+                    raise errors.same_device(self.op, tensor)
+                held, memory = None, np.array(dtypes.numpy_of(tensor.contiguous()))
+            memories.append(memory)
             storages.append(held)
-            key += tensor.shape, tensor.dtype
-
-    def _memory(self, tensor: torch.Tensor) -> tuple[Any, Any]:
-        held: Any = tensor.untyped_storage()
-        if is_jax_storage(held):
-            return held.array, held
-        if tensor.device.type == "cpu" and (tensor.dim() == 0 or self.lowering.host):
-            return np.array(dtypes.numpy_of(tensor.contiguous())), None
-        raise errors.same_device(self.op, tensor)
+            shape = tensor.shape
+            key += shape, tensor.dtype
+            if held is None or (
+                shape == memory.shape and tensor.is_contiguous() and not tensor.storage_offset()
+            ):
+                continue
+            starts = _place_of(tensor, memory, key)
+            if starts is not None:
+                memories.append(starts)
+                storages.append(None)
 
     def _compile(self, key, args, kwargs, slots) -> Entry:
         for listener in compile_listeners:

@@ -7,6 +7,7 @@ ones of the same geometry.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -102,17 +103,11 @@ def twins(op: Any, given: Named, make: Make, fewer: bool = True) -> Named:
 
     ``make`` makes new tensors; counts of elements are small ones, too, unless ``fewer`` is False.
     """
-    made: dict[int, torch.Tensor] = {}  # one tensor twice among the arguments has one twin
-
-    def twin(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        if id(value) not in made:
-            made[id(value)] = make(value)
-        return made[id(value)]
-
+    once = functools.cache(make)  # one tensor twice among the arguments has one twin
     taken = {name: value for name, value in given.items() if name not in _NOT_FOR_CPU}
-    named: Named = jax.tree.map(twin, taken)
+    named: Named = jax.tree.map(
+        lambda value: once(value) if isinstance(value, torch.Tensor) else value, taken
+    )
     for argument in op._schema.arguments:  # x + 1 is add.Tensor, which takes a tensor here
         value = named.get(argument.name)
         if str(argument.real_type) == "Tensor" and isinstance(value, bool | int | float | complex):
