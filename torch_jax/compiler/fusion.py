@@ -9,6 +9,7 @@ behind a result, it is put into memory. Elements of the same place are computed 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections import Counter
@@ -50,15 +51,11 @@ def bounded(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     return run
 
 
+@dataclasses.dataclass(eq=False)
 class _Move:
-    """An equation that reads other places.
+    """An equation that reads other places: how many, with those behind, and of each operand."""
 
-    Attributes:
-      reads: how many, with those behind them, and how many of each operand of the jaxpr.
-    """
-
-    def __init__(self, reads: Counter[Any]):
-        self.reads = reads
+    reads: Counter[Any]
 
 
 # The moves behind a value, and the operands of its jaxpr that it reads at the same place.

@@ -32,14 +32,6 @@ class Product(NamedTuple):
     columns: int
     dtype: str
 
-    @property
-    def suits_ynnpack(self) -> bool:
-        """Return whether YNNPACK takes no longer for the product than Eigen."""
-        each = self.rows * self.depth * self.columns
-        if self.batch > 1 and each > MULTIPLICATIONS_OF_A_PRODUCT:
-            return False
-        return self.dtype != "bf16" or self.rows <= ROWS_OF_A_BFLOAT16_PRODUCT
-
 
 def products(program: str) -> list[Product] | None:
     """Return the products in the text of a program; None where one has unknown sizes.
@@ -58,7 +50,13 @@ def products(program: str) -> list[Product] | None:
 def suit_ynnpack(program: str) -> bool:
     """Return whether a program has products, and YNNPACK takes no longer for any than Eigen."""
     found = products(program)
-    return bool(found) and all(product.suits_ynnpack for product in found or ())
+    return bool(found) and not any(map(_suits_eigen, found or ()))
+
+
+def _suits_eigen(one: Product) -> bool:
+    if one.dtype == "bf16" and one.rows > ROWS_OF_A_BFLOAT16_PRODUCT:
+        return True
+    return one.batch > 1 and one.rows * one.depth * one.columns > MULTIPLICATIONS_OF_A_PRODUCT
 
 
 def _product(match: re.Match[str]) -> Product | None:

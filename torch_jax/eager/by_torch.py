@@ -31,14 +31,7 @@ _VALUES = frozenset((int, float, bool, complex, str, type(None), torch.dtype, to
 
 
 def kernel(op: Any, sig: Signature, by_xla: Call, run: Call | None) -> Call:
-    """Return the kernel of an overload: PyTorch's kernel, or ``by_xla`` where there is none.
-
-    Args:
-      op: the overload.
-      sig: its signature.
-      by_xla: the kernel that runs the lowering.
-      run: PyTorch's kernel, by :func:`on_cpu`.
-    """
+    """Return the kernel of an overload: PyTorch's, by :func:`on_cpu`, or ``by_xla`` without one."""
     if run is None:
         return by_xla
     SERVED.add(op)

@@ -189,16 +189,13 @@ def _one_of_each(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _verdict(op: Any, named: dict[str, Any]) -> Exception | None:
-    """Return the CPU's error for the numbers among twins of the arguments."""
+    """Return the CPU's error for numbers among twins, if it takes ordinary ones in their place."""
     takers = [a.name for a in op._schema.arguments if takes_number(a)]
     given = {name: named[name] for name in takers if name in named}
-
-    def is_due(_error: Exception, named: dict[str, Any]) -> bool:
-        """Return whether the CPU takes some ordinary numbers in place of them."""
-        ordinary = (_instead(given, number, object) for number in _ORDINARY)
-        return any(twins.refusal(op, named | others) is None for others in ordinary)
-
-    return twins.verdict(op, [named], is_due)
+    others = (_instead(given, number, object) for number in _ORDINARY)
+    return twins.verdict(
+        op, [named], lambda *_: any(twins.refusal(op, named | one) is None for one in others)
+    )
 
 
 # One function for all equal calls, so that the tape of a trace has one for each number.

@@ -7,6 +7,7 @@ the views, and returns the new memories and the new arrays.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import itertools
 import math
@@ -19,8 +20,8 @@ import numpy as np
 import torch
 
 from torch_jax import target
-from torch_jax.compiler import compiled
-from torch_jax.compiler.compiled import Compiled, Untraced
+from torch_jax._private import jax_core
+from torch_jax.compiler import options
 from torch_jax.core import errors, policies
 from torch_jax.core.active import ACTIVE
 from torch_jax.eager import signature as kinds
@@ -39,7 +40,35 @@ class Value(NamedTuple):
     value: Any
 
 
-@dataclasses.dataclass(slots=True)
+class Compiled:
+    """A function of arrays, which XLA compiles at its first call, fully optimised."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+
+    @functools.cached_property
+    def call(self) -> Callable[..., Any]:
+        """Return the function to call outside of a trace."""
+        return jax.jit(self._function, compiler_options=options.operator())
+
+    @functools.cached_property
+    def plain(self) -> Callable[..., Any]:
+        """Return the function to call within a trace, whose program has XLA's options."""
+        return jax.jit(self._function)
+
+    @property
+    def here(self) -> Callable[..., Any]:
+        return self.call if jax_core.is_outside_traces() else self.plain
+
+
+class Untraced:
+    """A function that runs outside ``jax.jit``, in the form of :class:`Compiled`."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.call = self.plain = self.here = function
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Entry:
     """A compiled call."""
 
@@ -60,9 +89,6 @@ class Entry:
     maker: Any = None  # for recordings: makes new arrays of nothing; False: there are operands
     words: int | None = None  # the slot of a random operator's draw
     makes: bool = False  # new arrays, perhaps of nothing: its trace says whether there are operands
-
-    def __hash__(self) -> int:
-        return id(self)
 
 
 def wrap_output(spec: Any, arrays: list[Any]) -> Any:
@@ -121,12 +147,6 @@ class View(NamedTuple):
         ends = (at for at in range(memory.ndim) if math.prod(memory.shape[:at]) == rows)
         leading = memory.shape[: next(ends, 0)] or (rows,)
         return jnp.asarray(memory).reshape(*leading, columns)
-
-    def refuse_repetition(self) -> None:
-        """Raise where elements share memory, so that a write would be ambiguous."""
-        form = self.size, self.stride
-        if geometry.repeats(*form) or geometry.overlaps(*form):
-            raise RuntimeError(errors.SHARED)
 
     def write(self, memories: list[Any], value: jax.Array) -> None:
         value = promotion.convert(jnp.broadcast_to(value, self.size), self.dtype)
@@ -220,8 +240,9 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
     reading = _reader(placed) if concrete else lambda m: lambda view: view.read(m)
     if not lowering.uniform:
-        for view in targets:
-            view.refuse_repetition()
+        for form in ((view.size, view.stride) for view in targets):
+            if geometry.repeats(*form) or geometry.overlaps(*form):  # which element is written?
+                raise RuntimeError(errors.SHARED)
 
     def run(*given):
         memories = list(given)
@@ -243,7 +264,8 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         specs = inferred or [None] * sig.fresh
         if in_rows:
             sizes = (view.size for view in (*specs, *targets))  # meta functions know products
-            found = [_of_rows(one, size) for one, size in zip(found, sizes, strict=True)]
+            pairs = zip(found, sizes, strict=True)
+            found = [one if one.ndim <= len(size) else Leading(one, size) for one, size in pairs]
         emitted = [
             emit(result, spec, arrays, op)
             for result, spec in zip(found[: sig.fresh], specs, strict=True)
@@ -306,7 +328,7 @@ def _reader(placed: dict[str, Any]) -> Callable[[list[Any]], Callable[[View], An
         if all(not view.lens(memories) for view in views):
             arrays = [memories[view.slot] for view in views]
         else:
-            arrays = compiled.here(program)(*memories)
+            arrays = program.here(*memories)
         return dict(zip(views, map(jnp.asarray, arrays), strict=True)).__getitem__
 
     return reading
@@ -362,11 +384,6 @@ def _channels_last(result: Any) -> Any:
     if not isinstance(result, jax.Array) or result.ndim not in (4, 5):
         return result
     return InOrder(result, (0, *range(2, result.ndim), 1))
-
-
-def _of_rows(product: jax.Array, size: tuple[int, ...]) -> Any:
-    """Return a product of :meth:`View.read_rows` as a result, its memory in as many dims."""
-    return product if product.ndim <= len(size) else Leading(product, size)
 
 
 def emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:

@@ -18,21 +18,11 @@ import torch
 
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
-from torch_jax.compiler import compiled
-from torch_jax.core import (
-    absent,
-    costs,
-    errors,
-    log,
-    numbers,
-    policies,
-    precision,
-    progress,
-    tracers,
-)
+from torch_jax.core import absent, costs, errors, log, numbers, policies, progress, tracers
 from torch_jax.core.active import ACTIVE, unrecorded
 from torch_jax.core.node import NotRecordable
 from torch_jax.core.numbers import GivenNumber
+from torch_jax.core.precision import with_dtype
 from torch_jax.core.x64 import x64
 from torch_jax.eager import bound, by_torch, checks, refusals, signature, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
@@ -61,8 +51,7 @@ class Kernel:
         # the functional overload of an in-place one, whose dtype would be cast to this one's
         self.functional = functional
         self.op, self.lowering, self.signature = op, lowering, sig
-        self.by_name = sig.by_name
-        self._head = precision.with_dtype if lowering.products else _default_dtype
+        self._head = with_dtype if lowering.products else _default_dtype
         # PyTorch counts writes to single tensors; those of _foreach_ its CPU kernels count
         counts = op._schema.name.startswith("aten::_foreach_")
         self._lists_written = [n for n in sig.writes if counts and sig.by_name[n] == TENSORS]
@@ -72,13 +61,9 @@ class Kernel:
 
     def _make_call(self) -> Callable[..., Any]:
         """Return the function for the dispatcher, as a closure over locals."""
-        positional, by_name, writes = self.signature.positional, self.by_name, self.signature.writes
-        collect, launch, head, random = (
-            self._collect,
-            self._launch(),
-            self._head,
-            self.lowering.random,
-        )
+        sig, random = self.signature, self.lowering.random
+        positional, by_name, writes = sig.positional, sig.by_name, sig.writes
+        collect, launch, head = self._collect, self._launch(), self._head
         sees_conj = _sees_conj(self.op)
         # the place of a generator among positional arguments; past the end if keyword-only
         generator_at = [*positional, GENERATOR].index(GENERATOR)
@@ -140,9 +125,7 @@ class Kernel:
 
         return launch
 
-    def _slowly(
-        self, signature: tuple, memories: Any, args: tuple, kwargs: dict, storages=(), slots=None
-    ) -> Any:
+    def _slowly(self, signature, memories, args, kwargs, storages=(), slots=None) -> Any:
         """Run a call that is recorded or traced, writes, or is the first of its kind."""
         recorder: Any = ACTIVE.recorder if ACTIVE.tracer is None else None
         records, entry = recorder is not None, self.cache.get(signature)
@@ -173,9 +156,7 @@ class Kernel:
                     if held is not None:  # key words stay: no draw is lost
                         memories[slot] = held.array
 
-    def _failed(
-        self, error: Exception, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]
-    ) -> Any:
+    def _failed(self, error: Exception, signature, memories, args, kwargs) -> Any:
         """Run a call that has raised by the short way once more, where that may help."""
         if tracers.is_traced_elsewhere(memories):
             return self._again(error, args, kwargs)
@@ -214,7 +195,7 @@ class Kernel:
     def _run(self, entry: Entry, signature: tuple, memories: list, args, kwargs) -> Any:
         entry.uses += 1
         try:
-            run = compiled.here(entry.run)
+            run = entry.run.here
             if sharding.Use.begun:
                 run = sharding.on_mesh(run, entry, memories)
             with x64():

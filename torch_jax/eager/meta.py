@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_jax._private import dynamo
-from torch_jax.eager import refusals
+from torch_jax.eager import refusals, twins
 from torch_jax.memory import geometry
 
 
@@ -33,10 +33,9 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
     does not raise.
     """
     dynamo.spare_imports()
-    given = {k: _meta(v) for k, v in kwargs.items() if k != "device"}
-    if any(a.name == "device" for a in op._schema.arguments):
+    given, names = {k: _meta(v) for k, v in kwargs.items()}, twins.names_of(op)
+    if "device" in names:
         given["device"] = torch.device("meta")
-    names = [a.name for a in op._schema.arguments]
     plain = [v if n == "scalars" else _meta(v) for n, v in zip(names, args, strict=False)]
     try:
         with _in_any_order():

@@ -18,11 +18,7 @@ from torch_jax.memory.storage import tensors_in
 from torch_jax.ops.registry import TABLE, Lowering
 
 # foreach operators whose name is not that of the operator they repeat
-_FOREACH_NAMES = {
-    "clamp_max": "minimum",
-    "clamp_min": "maximum",
-    "max": "amax",
-}
+_FOREACH_NAMES = {"clamp_max": "minimum", "clamp_min": "maximum", "max": "amax"}
 FACTORY_CHOICES = frozenset({"dtype", "layout", "device", "pin_memory"})
 _ELEMENT = {"List[Tensor]": "Tensor", "List[number]": "number"}
 
