@@ -26,16 +26,13 @@ def order(
     form: Callable[[R], Hashable],
     donated: Sequence[tuple[Hashable, R | None]],
 ) -> list[R]:
-    """Return the results in the order that pairs each donated array with its heir.
+    """Return the results, first those that take the memory of arguments, in the order of these.
 
     Args:
       results: in any order, each once.
       form: shape and dtype of a result.
       donated: of each donated argument, in order, the form and the result that is to take its
         memory: None, or one that is no result, where any will do.
-
-    Returns:
-      The same results, first those that take the memory of the arguments, in the order of these.
 
     >>> order(["gradient", "new"], lambda name: (3,), [((3,), "new")])
     ['new', 'gradient']
@@ -79,7 +76,7 @@ _ALONE = 2
 
 
 def copy_shared(arrays: list[Any], donated: Collection[int]) -> None:
-    """Copy, in a list of a program's inputs, each donated array that has other holders too.
+    """Copy each array at the places ``donated`` of a program's inputs that has other holders too.
 
     An executable uses the memory of an array that is donated to it for its results, and the array
     is gone then. That is right where only the storage that gets the result has held the array, and
@@ -87,10 +84,6 @@ def copy_shared(arrays: list[Any], donated: Collection[int]) -> None:
     the array, as a clone does until one of the two is written: reference counts show that. The
     caller must hold the arrays in ``arrays`` alone: one more variable would cost a copy at each
     call. And it is wrong where a user knows the array (:mod:`torch_jax.core.crossed`).
-
-    Args:
-      arrays: the inputs, taken out of their storages.
-      donated: the places of those that the executable takes.
     """
     jax_core.free_seen()  # what PyTorch has seen counts as held until then
     for at in donated:

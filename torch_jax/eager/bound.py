@@ -85,13 +85,10 @@ def drop(kernel: Any, key: tuple) -> None:
 
 
 def _drop_idle(kernels: list[Any], staying: int) -> int:
-    """Drop entries until ``staying`` are left; return how many there are then.
-
-    First those go that were not called since the last drop, then those with the fewest calls, as in
-    a loop over new shapes.
-    """
+    """Drop entries until ``staying`` are left; return how many there are then."""
     entries = [(kernel, key, e) for kernel in kernels for key, e in list(kernel.cache.items())]
-    # of two alike the older one goes
+    # first those not called since the last drop, then those with the fewest calls, as in a loop
+    # over new shapes; of two alike the older one
     entries.sort(key=lambda one: (one[2].uses > one[2].before, one[2].uses, one[2].serial))
     gone = max(0, len(entries) - staying)  # some may have been dropped one by one before
     for kernel, key, _ in entries[:gone]:

@@ -162,21 +162,21 @@ class Number(NamedTuple):
 
 def template(sig: Signature, args, kwargs, slots) -> dict[str, Any]:
     """Return the arguments by name, with places in place of tensors and numbers."""
-    count = iter(range(10**9))
+    count = itertools.count()
+
+    def slot() -> int:
+        index = next(count)
+        return slots[index] if slots and index < len(slots) else index
 
     def place(kind: int, value: Any) -> Any:
-        if kind == kinds.GENERATOR:
-            return Number(_slot(slots, next(count)))
-        if value is None:
+        if value is None and kind != kinds.GENERATOR:
             return None
-        if kind == kinds.INTEGERS and ACTIVE.tracer is None:
-            return Number(_slot(slots, next(count)))
-        if kind in (kinds.TENSOR, kinds.NUMBER):
-            slot = _slot(slots, next(count))
-            if not isinstance(value, torch.Tensor):
-                return Number(slot)
-            view, moves = _view(slot, value)
-            return view._replace(starts=_slot(slots, next(count))) if moves else view
+        if kind in (kinds.TENSOR, kinds.NUMBER) and isinstance(value, torch.Tensor):
+            view, moves = _view(slot(), value)
+            return view._replace(starts=slot()) if moves else view
+        is_integers = kind == kinds.INTEGERS and ACTIVE.tracer is None
+        if is_integers or kind in (kinds.GENERATOR, kinds.NUMBER, kinds.TENSOR):
+            return Number(slot())
         if kind in (kinds.TENSORS, kinds.NUMBERS):
             inner = kinds.TENSOR if kind == kinds.TENSORS else kinds.NUMBER
             return [place(inner, item) for item in value]
@@ -184,17 +184,14 @@ def template(sig: Signature, args, kwargs, slots) -> dict[str, Any]:
             return dtypes.to_jax(value)
         return tuple(value) if isinstance(value, list) else value
 
-    placed = {}
-    for name, value in (*zip(sig.names, args, strict=False), *kwargs.items()):
-        if sig.by_name[name] != kinds.DROP:
-            placed[name] = place(sig.by_name[name], value)
+    placed = {
+        name: place(sig.by_name[name], value)
+        for name, value in sig.named(args, kwargs).items()
+        if sig.by_name[name] != kinds.DROP
+    }
     if "generator" not in placed:
         placed["generator"] = place(kinds.GENERATOR, None)
     return placed
-
-
-def _slot(slots: tuple[int, ...] | None, index: int) -> int:
-    return index if slots is None else slots[index] if index < len(slots) else index
 
 
 def _view(slot: int, tensor: torch.Tensor) -> tuple[View, bool]:
