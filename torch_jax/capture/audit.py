@@ -30,10 +30,14 @@ class VerificationError(AssertionError):
 def difference(old: Replay, new: Replay) -> str | None:
     """Return how a call differs from one before, in words; None where it does not."""
     names = old.memories.names(), new.memories.names()
+    before, after = (
+        {(named[at], node) for at, node in replay.left.written}
+        for replay, named in zip((old, new), names, strict=True)
+    )
     return (
         _other_operator(old.graph, new.graph)
         or _other_array(old.graph, new.graph, names)
-        or _other_write(old, new, names)
+        or ("it wrote into other tensors than before" if before != after else None)
         or old.left.result.difference(new.left.result)
     )
 
@@ -109,11 +113,3 @@ def _is_same_array(was: Any, now: Any) -> bool:
     if hasattr(was, "place") and type(was) is type(now):  # of the CPU; a new object each time
         return was.place == now.place
     return type(was) is type(now) and was == now
-
-
-def _other_write(old: Replay, new: Replay, names: tuple[list, list]) -> str | None:
-    before, after = (
-        {(named[at], node) for at, node in replay.left.written}
-        for replay, named in zip((old, new), names, strict=True)
-    )
-    return "it wrote into other tensors than before" if before != after else None

@@ -20,12 +20,23 @@ from torch_jax.memory.storage import held_by, is_jax_tensor
 ITEM = torch.ops.aten._local_scalar_dense.default
 _TO_COPY = torch.ops.aten._to_copy.default
 _RANDOM = torch.Tag.nondeterministic_seeded
+_LATER = "later calls of a function under torch_jax.jit(pure=True)"
 _DROP = "Do that outside of the function, or drop pure=True"
 
 
 def is_host(value: Any) -> bool:
     """Return whether a value is a CPU tensor."""
     return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+
+def looks_at(tensor: torch.Tensor) -> Exception:
+    """Return the error for a function that asks for the value of a tensor."""
+    where = " on the CPU" if is_host(tensor) else ""
+    return tracers.DataDependentError(
+        f"the value of a {errors.describe(tensor)} tensor{where} is asked for "
+        f"({tracers.user_line()}), and {_LATER} skip its Python. Drop pure=True; or keep the value "
+        "a tensor (torch.where), or return it and look at it outside."
+    )
 
 
 def goes_to(kwargs: dict[str, Any], kind: str) -> bool:
@@ -62,10 +73,13 @@ class Host:
             args, kwargs = trees.unflatten(form, moved)
             return self._observer.on_device(func, args, kwargs)
         operands = [leaf for leaf in leaves if is_host(leaf)]
-        if func is ITEM:
-            self._refuse_value(operands[0])
-        if func._schema.is_mutable:
-            self._refuse_write(func, operands[0] if operands else None)
+        if func is ITEM and not self._is_fixed(operands[0]):
+            raise looks_at(operands[0])
+        if func._schema.is_mutable and not (operands and self.is_made(operands[0])):
+            raise tracers.NotTraceableError(
+                f"{func} writes into a CPU tensor ({tracers.user_line()}), which {_LATER} would "
+                f"not do. {_DROP}."
+            )
         result = func(*args, **kwargs)
         fixed = _RANDOM not in func.tags and all(map(self._is_fixed, operands))
         known = {id(tensor.untyped_storage()) for tensor in operands}
@@ -86,21 +100,6 @@ class Host:
         """Return whether each call makes this very tensor."""
         return self._made.get(id(tensor.untyped_storage()), (None, False))[1]
 
-    def _refuse_value(self, tensor: torch.Tensor) -> None:
-        if not self._is_fixed(tensor):
-            raise tracers.DataDependentError(
-                f"the value of a {errors.describe(tensor)} tensor on the CPU is asked for "
-                f"({tracers.user_line()}), and later calls of a function under "
-                f"torch_jax.jit(pure=True) skip its Python. {_DROP}."
-            )
-
-    def _refuse_write(self, func: Any, tensor: torch.Tensor | None) -> None:
-        if tensor is None or not self.is_made(tensor):
-            raise tracers.NotTraceableError(
-                f"{func} writes into a CPU tensor ({tracers.user_line()}), which later calls of a "
-                f"function under torch_jax.jit(pure=True) would not do. {_DROP}."
-            )
-
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy of a CPU tensor on the device, which each call makes of it again."""
         made = transfer.to_device(tensor.detach())
@@ -111,8 +110,7 @@ class Host:
         elif not self._is_fixed(tensor):
             raise tracers.NotTraceableError(
                 f"a {errors.describe(tensor)} tensor is computed on the CPU and taken to the "
-                f"device ({tracers.user_line()}), and later calls of a function under "
-                f"torch_jax.jit(pure=True) skip what the CPU does. {_DROP}."
+                f"device ({tracers.user_line()}), and {_LATER} skip what the CPU does. {_DROP}."
             )
         return made
 

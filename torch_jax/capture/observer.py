@@ -19,7 +19,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from torch_jax._private import dynamo, pytorch
-from torch_jax.capture.cpu_tensors import ITEM, Host, goes_to, is_host
+from torch_jax.capture.cpu_tensors import ITEM, Host, goes_to, is_host, looks_at
 from torch_jax.capture.draws import Draws
 from torch_jax.capture.storages import OfResult, Storages, outline
 from torch_jax.capture.tape import Tape
@@ -120,7 +120,7 @@ class Observer(Listener):
         """Run an operator that the function called."""
         tensors = list(tensors_in((args, kwargs)))
         if _brings_to_host(func, args, kwargs, tensors):
-            raise _looks_at(args[-1] if func is not ITEM else args[0])
+            raise looks_at(args[-1] if func is not ITEM else args[0])
         makes_on_host = kwargs.get("device") is None or goes_to(kwargs, "cpu")
         if any(map(is_host, tensors)) or (not tensors and makes_on_host):
             return self.host.operator(func, args, kwargs)
@@ -260,11 +260,3 @@ def _brings_to_host(func: Callable, args: tuple, kwargs: dict, tensors: list) ->
     if not any(map(is_jax, tensors)):
         return False
     return func is ITEM or (func in _TO_HOST and (goes_to(kwargs, "cpu") or is_host(args[0])))
-
-
-def _looks_at(tensor: torch.Tensor) -> Exception:
-    return tracers.DataDependentError(
-        f"the value of a {errors.describe(tensor)} tensor is asked for ({tracers.user_line()}), "
-        "and later calls of a function under torch_jax.jit(pure=True) skip its Python. Drop "
-        "pure=True; or keep the value a tensor (torch.where), or return it and look at it outside."
-    )

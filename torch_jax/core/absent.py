@@ -21,6 +21,9 @@ LOOKS: dict[str, str] = {}
 """Lines of the user's at which a number was looked at, and the dtype and shape of its tensor."""
 
 
+_MADE: Any = None  # in each object
+
+
 class Absent(jax.Array):
     """An array of a target: shape, dtype and sharding, and no elements.
 
@@ -31,14 +34,7 @@ class Absent(jax.Array):
 
     committed = weak_type = False
     # jax.Array has properties of these names, which cannot be set
-    aval: Any = None
-    shape: Any = ()
-    dtype: Any = None
-    sharding: Any = None
-    ndim: Any = 0
-    size: Any = 1
-    itemsize: Any = 0
-    nbytes: Any = 0
+    aval = shape = dtype = sharding = ndim = size = itemsize = nbytes = _MADE
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, sharding: Any = None):
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)

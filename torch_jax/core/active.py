@@ -54,11 +54,6 @@ def begin_threads_by(begin: Callable[[], Any]) -> None:
     _Active.recorder = _OnFirstUse(begin)
 
 
-def tracer() -> Any:
-    """Return the tracer of this thread, None in eager mode. Hot paths ask ``ACTIVE`` themselves."""
-    return ACTIVE.tracer
-
-
 @contextmanager
 def unrecorded() -> Iterator[None]:
     """Run the operators of a block at once, also while this thread records."""

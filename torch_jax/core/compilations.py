@@ -22,19 +22,13 @@ from torch_jax.core.user_code import OWN
 
 
 class Counts(NamedTuple):
-    """Count programs.
+    """Count programs."""
 
-    Attributes:
-      compiled: by XLA, in ``compile_seconds``.
-      loaded: from the cache on disk, in ``load_seconds``.
-      shared: calls new calls that an executable of this process served.
-    """
-
-    compiled: int = 0
+    compiled: int = 0  # by XLA
     compile_seconds: float = 0.0
-    loaded: int = 0
+    loaded: int = 0  # from the cache on disk
     load_seconds: float = 0.0
-    shared: int = 0
+    shared: int = 0  # new calls that an executable of this process served
 
     @property
     def made(self) -> int:

@@ -19,26 +19,15 @@ from torch.utils import _pytree as pytree
 
 
 class Parts(NamedTuple):
-    """A container taken apart.
+    """A container taken apart."""
 
-    Attributes:
-      names: of the children: attributes, keys or positions.
-      children: the values that it holds.
-      rest: the data, besides the children, that make one like it.
-    """
-
-    names: tuple[Any, ...]
-    children: tuple[Any, ...]
-    rest: Static
+    names: tuple[Any, ...]  # of the children: attributes, keys or positions
+    children: tuple[Any, ...]  # the values that it holds
+    rest: Static  # the data, besides the children, that make one like it
 
 
 class Container(NamedTuple):
-    """The functions that take containers of one class apart and put them together.
-
-    Attributes:
-      apart: of a container, its parts.
-      together: a container of a class, of parts with other children.
-    """
+    """The functions that take containers of one class apart and put them together."""
 
     apart: Callable[[Any], Parts]
     together: Callable[[type, Parts], Any]

@@ -17,22 +17,15 @@ from torch_jax.core.compilations import NOTHING, Counts
 
 
 class Cost(NamedTuple):
-    """One thing that was done: its kind, its name, and its costs.
+    """One thing that was done: its kind, its name, and its costs."""
 
-    Attributes:
-      kind: ``"compile"``, ``"to_host"``, ``"check"`` (a wait that the device asks for, to see that
-        indices and the like are valid), ``"to_device"`` or ``"fallback"``.
-      what: the operator or the program, where one is meant.
-      seconds: how long it took, or was waited for.
-      bytes: how many were copied.
-      programs: XLA's programs for it.
-    """
-
+    # "compile", "to_host", "check" (a wait that the device asks for, to see that indices and the
+    # like are valid), "to_device" or "fallback"
     kind: str
-    what: str
-    seconds: float
-    bytes: int = 0
-    programs: Counts = NOTHING
+    what: str  # the operator or the program, where one is meant
+    seconds: float  # how long it took, or was waited for
+    bytes: int = 0  # that were copied
+    programs: Counts = NOTHING  # XLA's for it
 
 
 class LISTENING:

@@ -35,19 +35,11 @@ class Node(Sized):
 
     Code that needs elements calls :meth:`get`. Every way to the memory of a storage does
     (:func:`torch_jax.memory.storage.memory_in`), but for those that ask for its form only.
-
-    Attributes:
-      shape: of the array.
-      dtype: NumPy's, of the array.
-      aval: JAX's description of the array.
-      recording: the recording that computes it; None once that has been done.
-      index: its number within the recording.
-      array: the array, once it has been computed.
     """
 
     __slots__ = ("__weakref__", "array", "aval", "dtype", "index", "recording", "shape")
 
-    array: Any
+    array: Any  # once it has been computed; then ``recording`` is None
 
     def __init__(self, aval: Any, shape: tuple[int, ...], dtype: Any, recording: Any, index: int):
         self.aval, self.shape, self.dtype = aval, shape, dtype

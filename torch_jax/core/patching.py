@@ -48,20 +48,15 @@ BY_NAME = """
 class Patch(NamedTuple):
     """A row: the object replaced, its replacement, the reason, and the moment.
 
-    Attributes:
-      target: the dotted name of the object replaced or, if ``is_registration``, added to.
-      make: takes the original and returns the replacement; a registration takes the object of
-        ``target`` and returns a function that takes it back, None where only a new process does.
-      why: the need: PyTorch, or the library, does not do this by itself.
-      when: ``AT_IMPORT``, ``AT_FIRST_USE``, ``AT_FIRST_JIT``, or the module after whose import.
-      since: the first release that needs it, of those that torch_jax supports.
+    ``make`` takes the original and returns the replacement. A registration's takes the object of
+    ``target`` and returns a function that takes it back, None where only a new process does.
     """
 
-    target: str
+    target: str  # the dotted name of the object replaced or, of a registration, added to
     make: Callable[[Any], Any]
-    why: str
-    when: str
-    since: str
+    why: str  # the need: PyTorch, or the library, does not do this by itself
+    when: str  # ``AT_IMPORT``, ``AT_FIRST_USE``, ``AT_FIRST_JIT``, or the module after whose import
+    since: str  # the first release that needs it, of those that torch_jax supports
     is_registration: bool
 
 

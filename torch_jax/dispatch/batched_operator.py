@@ -41,26 +41,17 @@ TENSOR = object()
 
 
 class Example(NamedTuple):
-    """An operator traced for one example.
+    """An operator traced for one example."""
 
-    Attributes:
-      program: gives the results that are tensors.
-      results: the leaves of all results, with :data:`TENSOR` in place of tensors.
-      form: the structure of the results.
-    """
-
-    program: jax_programs.Program
-    results: list[Any]
-    form: Any
+    program: jax_programs.Program  # gives the results that are tensors
+    results: list[Any]  # the leaves of all results, with ``TENSOR`` in place of tensors
+    form: Any  # the structure of the results
 
 
 def example_of(op: Any, form: Any, leaves: list[Any]) -> Example:
     """Return an overload of the table, which writes nothing, for one example.
 
-    Args:
-      op: the overload.
-      form: the structure of ``(args, kwargs)``.
-      leaves: their leaves; a tensor shows shape and dtype alone, without a batch.
+    ``leaves`` are those of ``(args, kwargs)``; a tensor shows shape and dtype, without a batch.
     """
     given = [
         Given(tuple(map(int, x.shape)), x.dtype) if isinstance(x, torch.Tensor) else x

@@ -102,13 +102,9 @@ class Recent(OrderedDict):
 
 
 class Given(NamedTuple):
-    """The place, among the static leaves of a call, of an array that the program is given.
+    """The place, among the static leaves of a call, of an array that the program is given."""
 
-    Attributes:
-      key: the implementation of random keys whose data the array is; None for any other array.
-    """
-
-    key: str | None = None
+    key: str | None = None  # the implementation of random keys whose data the array is
 
     def take(self, arrays: Iterator[Any]) -> Any:
         """Return the value at its place."""
@@ -131,14 +127,10 @@ def forms_key(tensors: Sequence[torch.Tensor]) -> tuple:
 
 
 class Traced(NamedTuple):
-    """A JAX function traced for arguments of one form; called with the tensors among them.
-
-    Attributes:
-      structure: of the tree that it returns.
-    """
+    """A JAX function traced for arguments of one form; called with the tensors among them."""
 
     program: Program
-    structure: Any
+    structure: Any  # of the tree that it returns
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Return the function's results, tensors in a tree."""
@@ -156,14 +148,8 @@ def trace(
 ) -> Traced:
     """Trace a function of a tree of arguments, with everything but its arrays filled in.
 
-    Args:
-      function: takes ``jax.Array``s in place of tensors.
-      structure: of ``(args, kwargs)``.
-      static: their leaves, with a :class:`Given` for each tensor.
-      tensors: in order.
-      wide: whether JAX's 64-bit types are on inside.
-      name: for messages.
-      leaf: makes an array of each leaf of the result.
+    ``structure`` is that of ``(args, kwargs)``, ``static`` are their leaves, with a :class:`Given`
+    for each tensor; ``leaf`` makes an array of each leaf of the result.
     """
     found: list[Any] = []
 

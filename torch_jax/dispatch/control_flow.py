@@ -80,13 +80,7 @@ def scan(dense: Dense, combine_fn, init, xs, additional_inputs) -> Any:
 
 def map_(dense: Dense, f, xs, pos_args) -> Any:
     """Apply ``f`` to each slice of ``xs`` along the first dim, and stack the results."""
-    if not _any_traced((*xs, *pos_args)):
-        return dense(f, xs, pos_args)
-    body = _Branch(f, (*(x[0] for x in xs), *pos_args))
-    rest = body.arrays[len(xs) :]
-    with x64():
-        results = lax.map(lambda x: body(*x, *rest), tuple(_array(x) for x in xs))
-    return body.wrapped(results)
+    return scan(lambda _f, _init, *operands: dense(f, *operands), f, (), xs, pos_args)
 
 
 def checkpoint(function: Callable[..., Any], operands: Sequence[Any]) -> Any:

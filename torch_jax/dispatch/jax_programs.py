@@ -47,12 +47,7 @@ def numbered(number: int) -> Program:
 def trace(function: Callable[..., Any], forms: Sequence[Any], wide: bool, name: str) -> Program:
     """Return the program of a function of arrays, for arguments of shapes and dtypes ``forms``.
 
-    Args:
-      function: takes arrays, and gives a list of arrays.
-      forms: of the arguments as PyTorch has them.
-      wide: whether JAX's 64-bit types are on inside; else the function sees 64-bit arguments as
-        32-bit ones.
-      name: for messages.
+    ``wide``: JAX's 64-bit types are on inside; else the function sees 64-bit arguments as 32-bit.
     """
     seen = tuple(_as_seen(form, wide) for form in forms)
     closed = _jaxpr_of(function, seen, wide)
@@ -83,23 +78,17 @@ def _as_seen(form: Any, wide: bool) -> jax.ShapeDtypeStruct:
 
 
 class Program:
-    """A jaxpr, a number for it, and programs derived from it.
-
-    Attributes:
-      forms: of the arguments.
-      results: the forms of the results.
-      differentiable: which results have gradients.
-      kernel: the function that runs it as an operator, made at its first call.
-      check: of ``tensors``, the arguments as PyTorch has them, as of a ``Lowering``; or None.
-    """
+    """A jaxpr, a number for it, and programs derived from it."""
 
     def __init__(self, closed: Any, forms: tuple[Any, ...], wide: bool, name: str):
+        """Take the jaxpr, and the forms of its arguments as PyTorch has them."""
         self.closed, self.forms, self.wide, self.name = closed, forms, wide, name
         self.results = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.out_avals]
         inexact = [jnp.issubdtype(r.dtype, jnp.inexact) for r in self.results]
+        # which results have gradients
         self.differentiable = [i for i, has_gradient in enumerate(inexact) if has_gradient]
-        self.kernel: Any = None
-        self.check: Callable[[list[Any]], Any] | None = None
+        self.kernel: Any = None  # runs it as an operator; made at its first call
+        self.check: Callable[[list[Any]], Any] | None = None  # as of a ``Lowering``
         self.number = next(_numbers)
         self._run = core.jaxpr_as_fun(closed)
         self._derived: dict[Any, Any] = {}
@@ -219,11 +208,7 @@ class _Source(NamedTuple):
 class Forward:
     """A forward pass that also returns the values for its backward pass: residuals of ``jax.vjp``.
 
-    Attributes:
-      program: gives the results, then those residuals that are neither arguments nor results;
-        None where one of these cannot be a tensor.
-      arguments: which arguments the backward pass needs.
-      outputs: which outputs of the program it needs.
+    Its program gives the results, then those residuals that are neither arguments nor results.
     """
 
     def __init__(self, of: Program, wanted: tuple[int, ...]):
@@ -240,10 +225,11 @@ class Forward:
         closed = _jaxpr_of(forward, of.closed.in_avals, of.wide)
         (self._structure,) = back
         self._sources, kept = _sources(closed, len(of.results))
-        self.program: Any = None
+        self.program: Any = None  # where a residual cannot be a tensor
         if all(_can_be_tensor(closed.out_avals[at].dtype) for at in kept):
             part, _ = jax_core.with_outputs(closed, kept, all_inputs=True)
             self.program = Program(part, of.forms, of.wide, of.name)
+        # which arguments and outputs the backward pass needs
         needed = dict.fromkeys(s for s in self._sources if s.kind != "constant")
         self.arguments = tuple(s.at for s in needed if s.kind == "argument")
         self.outputs = tuple(s.at for s in needed if s.kind == "output")

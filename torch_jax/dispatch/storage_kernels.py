@@ -228,7 +228,8 @@ def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.T
     order = geometry.memory_order(self.shape, stride)
     if order is None or geometry.row_major(self.shape) == tuple(stride):
         return _copy(self, dtype)
-    return storage.wrap_strided(_value(self.permute(order), dtype), self.shape, stride)
+    value = wrap(_value(self.permute(order), dtype))
+    return storage.restride(value, self.shape, stride, 0)
 
 
 def _copy(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

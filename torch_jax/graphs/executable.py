@@ -57,22 +57,16 @@ class _Scalar(NamedTuple):
 
 
 class _Compiled:
-    """The executable of one form, and the origins of its results; filled by its trace.
-
-    Attributes:
-      lent: the inputs whose memories it takes or writes; those that it writes come last.
-      places: where the memories of these are among all.
-      afterwards: their later contents, as ``results`` of :func:`torch_jax.memory.lending.run`.
-    """
+    """The executable of one form, and the origins of its results; filled by its trace."""
 
     def __init__(self, run: Any):
         self.run = run
         self.start, self.is_ready = time.perf_counter(), False
         self.results: list[Any] = []
         self.fresh = 0  # how many arrays come out before those that are written
-        self.lent: list[int] = []
-        self.places: list[int] = []
-        self.afterwards: list[int] = []
+        self.lent: list[int] = []  # inputs whose memories it takes or writes; the latter come last
+        self.places: list[int] = []  # where the memories of these are among all
+        self.afterwards: list[int] = []  # their later contents, as ``results`` of ``lending.run``
         self.written: list[int] = []
         self.scalars: list[list[int]] = []  # written scalars of the CPU, by dtype
         self.steps = 0

@@ -25,23 +25,22 @@ class GraphRun:
 
     Generators on the host take no part: a run has the key words that it was given, and does not
     change the states of generators.
-
-    Attributes:
-      words: the key words of the first draw, uint32 ``[4]``; without them ``generator`` draws.
-      steps: how many draws there were.
-      mode: a ``TorchDispatchMode`` that is to see every operator.
-      checks: flags that are false where an index was out of range, with the message and the type of
-        the error to raise when the program has run; kernels append them.
     """
 
     def __init__(self, words: Any, generator: Any = None, mode: Any = None):
-        self.words, self.generator, self.steps = words, generator, 0
-        self.mode = mode
+        """Take the key words of the first draw, uint32 ``[4]``; without them ``generator`` draws.
+
+        ``mode`` is a ``TorchDispatchMode`` that is to see every operator.
+        """
+        self.words, self.generator, self.mode = words, generator, mode
+        self.steps = 0  # how many draws there were
+        # flags that are false where an index was out of range, with the error to raise when the
+        # program has run; kernels append them
         self.checks: list[tuple[Any, str, type[Exception]]] = []
         self._again: list[Any] = []
 
     def draw(self, generator: Any) -> Any:
-        """Return key words of the next random operator."""
+        """Return key words of the next random operator; no generator is read at each call."""
         if self._again:
             return self._again[-1]
         words = self.peek()
@@ -49,10 +48,6 @@ class GraphRun:
             self.generator.advance(1)
         self.steps += 1
         return words
-
-    def host_words(self, generator: torch.Generator) -> Any:
-        """Return the run's own words: the program cannot read the CPU's generator at each call."""
-        return self.draw(generator)
 
     def peek(self) -> Any:
         """Return key words that the next random operator will draw."""
@@ -86,14 +81,10 @@ class GraphRun:
         """Return the present state: nothing is drawn from a generator here."""
         return generators.as_state(*generator.where())
 
-    def put_to(self, generator: Any, state: torch.Tensor) -> None:
-        """Do nothing: nothing is drawn from a generator here."""
+    def seeded(self, generator: Any, *_state: Any) -> None:
+        """Do nothing: nothing is drawn from a generator, and a seed that is read is a constant."""
 
-    def seeded(self, generator: Any) -> None:
-        """Do nothing: nothing is drawn from a generator here."""
-
-    def looked_at_seed(self, generator: Any) -> None:
-        """Do nothing: a seed that Python reads is a constant of the graph already."""
+    put_to = looked_at_seed = seeded
 
     def __getattr__(self, name: str) -> Any:
         """Refuse attributes that no graph has, such as steps of optimizers."""

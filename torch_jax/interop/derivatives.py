@@ -46,13 +46,10 @@ class BackwardPass:
 
     Two traces of one function are equal here: JAX compares the results of a function and of its
     forward rule, each of which was traced by itself.
-
-    Attributes:
-      outputs: which results of the function have gradients.
     """
 
     def __init__(self, jaxpr: Any, outputs: tuple[int, ...]):
-        self.jaxpr, self.outputs = jaxpr, outputs
+        self.jaxpr, self.outputs = jaxpr, outputs  # which results of the function have gradients
         shown = [v.aval.str_short() for v in (*jaxpr.constvars, *jaxpr.invars)]
         self._key = outputs, tuple(shown)
 
@@ -89,11 +86,8 @@ def running(
 class Differentiable:
     """A program as functions of arrays that JAX differentiates by PyTorch's autograd.
 
-    Attributes:
-      call: from key words and arrays to arrays.
-      run: the same, with a :class:`Pullback`.
-      back: from key words, arrays, a pullback and the gradients of the results that have some, to
-        the gradients of those arrays that have some.
+    ``call`` is of key words and arrays, ``run`` gives a :class:`Pullback`, too, and ``back`` takes
+    one, with gradients of results, for gradients of arrays; both of those that have some.
     """
 
     def __init__(self, program: Program, begin: Begin):

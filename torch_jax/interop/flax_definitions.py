@@ -23,17 +23,11 @@ _FLAGS = {
 
 
 class Variable(NamedTuple):
-    """One array of a flax module.
+    """One array of a flax module."""
 
-    Attributes:
-      path: the names that lead to it, as in ``state_dict``.
-      collection: linen's collection, or nnx's type of variable.
-      trained: whether it is a parameter.
-    """
-
-    path: tuple[str, ...]
-    collection: str
-    trained: bool
+    path: tuple[str, ...]  # the names that lead to it, as in ``state_dict``
+    collection: str  # linen's collection, or nnx's type of variable
+    trained: bool  # whether it is a parameter
 
 
 class Once:

@@ -29,15 +29,14 @@ from torch_jax.memory import generators, storage
 
 
 class FunctionRun(GraphRun):
-    """The tracer of one run.
-
-    Attributes:
-      function: the user's function, for names in errors.
-      host: whether CPU tensors that the function reads are moved to the device.
-      refuse_stops: whether to refuse operations that stop gradients in PyTorch and not in JAX.
-    """
+    """The tracer of one run."""
 
     def __init__(self, function: Any, words: Any, host: bool = False, refuse_stops: bool = False):
+        """Take the user's function, for names in errors.
+
+        ``host``: CPU tensors that it reads are moved to the device. ``refuse_stops``: operations
+        that stop gradients in PyTorch, and not in JAX, are refused.
+        """
         super().__init__(words, mode=_Watch(self))
         self.function, self.host, self.refuse_stops = function, host, refuse_stops
         self.may_draw = True

@@ -133,18 +133,14 @@ _OF_CLASSES = frozenset(
 
 
 class _Walk(pickle.Pickler):
-    """One walk over the values that a function reaches.
-
-    Attributes:
-      met: the values that count by what they hold.
-    """
+    """One walk over the values that a function reaches."""
 
     def __init__(self, function: Any, static: Iterable[Any]) -> None:
         self._digest = hashlib.blake2b(digest_size=16)
         super().__init__(types.SimpleNamespace(write=self._digest.update), protocol=5)
         self._owner = owner_of(function)
         self._kept: dict[int, tuple[int, Any]] = {}
-        self.met: list[Any] = []
+        self.met: list[Any] = []  # the values that count by what they hold
         self.dump((function, *static))
 
     def state(self) -> tuple:

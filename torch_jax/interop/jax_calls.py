@@ -24,17 +24,9 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import call_jax as operator
 from torch_jax.dispatch import jax_programs
 from torch_jax.dispatch.call_jax import Given, Recent, Traced
-from torch_jax.interop import names
-from torch_jax.interop.function_state import (
-    holds_arrays,
-    identities_of,
-    owner_of,
-    same_program,
-    state_of,
-)
+from torch_jax.interop import function_state, names
+from torch_jax.interop.function_state import identities_of, state_of
 from torch_jax.memory import dtypes, storage
-
-_GIVEN = Given()
 
 
 def call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -66,7 +58,7 @@ def sort(function: Any, leaves: Sequence[Any]) -> Arguments:
         if isinstance(leaf, torch.Tensor):
             if leaf.device.type != pytorch.DEVICE_TYPE and leaf.dim():
                 raise errors.same_device(f"the JAX function {names.name_of(function)}", leaf)
-            static.append(_GIVEN)
+            static.append(Given())
             tensors.append(leaf)
         elif isinstance(leaf, jax.Array | np.ndarray):
             marker, tensor = _of_array(leaf)
@@ -81,12 +73,12 @@ def sort(function: Any, leaves: Sequence[Any]) -> Arguments:
 
 def _of_array(array: Any) -> tuple[Given, torch.Tensor]:
     """Return the mark of an array, and a tensor over it; of NumPy's, over a copy that stays."""
+    key = None
     if isinstance(array, np.ndarray):
-        return _GIVEN, storage.wrap(jnp.asarray(array))
-    if not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return _GIVEN, storage.wrap(array)
-    implementation = str(jax.random.key_impl(array))
-    return Given(implementation), storage.wrap(jax.random.key_data(array))
+        array = jnp.asarray(array)
+    elif jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        key, array = str(jax.random.key_impl(array)), jax.random.key_data(array)
+    return Given(key), storage.wrap(array)
 
 
 # --- traces ---------------------------------------------------------------------------------------
@@ -109,7 +101,7 @@ class _States:
 
     def of(self, state: tuple) -> Recent:
         """Return the traces of a state."""
-        states = self._with_arrays if holds_arrays(state) else self._plain
+        states = self._with_arrays if function_state.holds_arrays(state) else self._plain
         return states.get_or_make(state, Recent)
 
 
@@ -125,7 +117,7 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
     state = state_of(function, given.static)
     if state is None:
         traced = _trace(function, is_wide, structure, given)
-        key = form, traced.structure, same_program(traced.program.closed)
+        key = form, traced.structure, function_state.same_program(traced.program.closed)
         return states.computed.get_or_make(key, lambda: traced)  # or one that computes the same
     traces = states.of(state)
     try:
@@ -153,7 +145,7 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
 
 def _states_of(function: Any) -> _States:
     """Return the traces of a function: by its code, or by itself where it has none."""
-    owner = owner_of(function)
+    owner = function_state.owner_of(function)
     try:
         states = _by_code.get(owner)
         return _by_code.setdefault(owner, _States()) if states is None else states

@@ -27,10 +27,7 @@ _numbers = itertools.count()
 def program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tuple[int, ...], Any]:
     """Return the number of a program, the order of the tensors it takes, and its results' tree.
 
-    Args:
-      function: the JAX function.
-      wide: as in :func:`torch_jax.interop.jax_calls.call`.
-      shown: ``(args, kwargs)``, where a tuple that begins with :data:`TENSOR` describes a tensor.
+    ``shown`` is ``(args, kwargs)``, where a tuple that begins with :data:`TENSOR` is a tensor.
     """
     waking.wake()
     stand_ins: list[torch.Tensor] = []

@@ -24,31 +24,17 @@ class Name(str):
 
 
 class Leaf(NamedTuple):
-    """One array of optax's state.
+    """One array of optax's state."""
 
-    Attributes:
-      key: its name, such as ``0.mu``.
-      owner: the name of the parameter that it belongs to; None: it belongs to the whole group.
-      number: the name of the hyperparameter that it is, if any.
-      spec: the shape and dtype of its tensor.
-      random: for a key of random numbers, the algorithm by which it draws.
-    """
-
-    key: str
-    owner: str | None
-    number: str | None
-    spec: jax.ShapeDtypeStruct
-    random: Any
+    key: str  # its name, such as ``0.mu``
+    owner: str | None  # the name of the parameter that it belongs to; None: the whole group's
+    number: str | None  # the name of the hyperparameter that it is, if any
+    spec: jax.ShapeDtypeStruct  # of its tensor
+    random: Any  # for a key of random numbers, the algorithm by which it draws
 
 
 class Tree:
-    """The state of one transformation over parameters of given names, shapes and dtypes.
-
-    Attributes:
-      leaves: the leaves of the state, in the order of JAX.
-      kept: the leaves that are no hyperparameters; those are stored in the groups.
-      names: those of the parameters.
-    """
+    """The state of one transformation over parameters of given names, shapes and dtypes."""
 
     def __init__(self, tx: Any, names: Sequence[str], shapes: Sequence[jax.ShapeDtypeStruct]):
         """Find the form of the state; nothing is computed."""
@@ -73,10 +59,11 @@ class Tree:
         found, structure = jax.tree_util.tree_flatten_with_path(state)
         self._structure = structure
         numbers = _short_names(list(_hyperparameters(state)))
-        self.leaves = [
+        self.leaves = [  # in the order of JAX
             Leaf(*_named(path), numbers.get(path), spec, algorithm)
             for (path, _), spec, algorithm in zip(found, plain, random, strict=True)
         ]
+        # hyperparameters are stored in the groups
         self.kept = [leaf for leaf in self.leaves if leaf.number is None]
 
     def parameters(self, arrays: Sequence[Any]) -> dict[Name, Any]:

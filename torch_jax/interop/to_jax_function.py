@@ -89,14 +89,8 @@ def run(
 ) -> Any:
     """Run a function on arrays.
 
-    Args:
-      called: from arguments to a context that gives the function's result.
-      function: the user's function, for names in errors.
-      args: the arguments, arrays in place of tensors.
-      kwargs: the named ones.
-      rng: a key, or None.
-      host: see :class:`FunctionRun`.
-      by_jax: whether JAX differentiates the operators.
+    ``called`` takes its arguments to a context that gives its result; ``function`` is named in
+    errors. ``host``: see :class:`FunctionRun`; ``by_jax``: JAX differentiates the operators.
     """
     leaves, structure = trees.flatten((args, kwargs))
     leaves = [_given(leaf, function) for leaf in leaves]

@@ -21,7 +21,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import errors
-from torch_jax.core.active import ACTIVE, tracer
+from torch_jax.core.active import ACTIVE
 
 _MASK = (1 << 64) - 1
 
@@ -127,8 +127,8 @@ class JaxGenerator(pytorch.CpuGenerator):
 
     def get_state(self) -> torch.Tensor:
         """Return the seed and the offset as 16 bytes, a CPU uint8 tensor."""
-        if (trace := tracer()) is not None:
-            return trace.state_of(self)
+        if ACTIVE.tracer is not None:
+            return ACTIVE.tracer.state_of(self)
         state = as_state(*self.where())
         if ACTIVE.observer is not None:
             ACTIVE.observer.draws.gives_state(self, state)
@@ -215,8 +215,8 @@ def draw(generator: Any) -> np.ndarray:
     known = _known.get(generator._cdata)
     if known is not None:
         return known.draw()
-    if (trace := tracer()) is not None:
-        return trace.host_words(generator)
+    if ACTIVE.tracer is not None:
+        return ACTIVE.tracer.draw(generator)
     drawn = words_from(generator)
     if ACTIVE.observer is not None:
         ACTIVE.observer.draws.drew_on_host(generator, drawn)

@@ -29,32 +29,20 @@ _update = jax.jit(jax.lax.dynamic_update_slice)
 
 
 class Box(NamedTuple):
-    """The elements that a tensor shows, as a box of its memory.
+    """The elements that a tensor shows, as a box of its memory."""
 
-    Attributes:
-      starts: where the box begins, for each dimension of the memory.
-      lengths: how long it is, likewise.
-      along: for each dimension of the tensor, that of the memory; None where the tensor's length
-        is one.
-    """
-
-    starts: tuple[int, ...]
-    lengths: tuple[int, ...]
+    starts: tuple[int, ...]  # for each dimension of the memory
+    lengths: tuple[int, ...]  # likewise
+    # for each dimension of the tensor, that of the memory; None where the tensor's length is one
     along: tuple[int | None, ...]
 
 
 class Piece(NamedTuple):
-    """The common elements of a box and a part of the memory.
+    """The common elements of a box and a part of the memory."""
 
-    Attributes:
-      inside: its place in the part.
-      at: its place in the tensor.
-      arrays: the part, an array on each device that holds it.
-    """
-
-    inside: Slices
-    at: Slices
-    arrays: list[jax.Array]
+    inside: Slices  # its place in the part
+    at: Slices  # its place in the tensor
+    arrays: list[jax.Array]  # the part, an array on each device that holds it
 
 
 def is_split(array: Any) -> bool:

@@ -33,15 +33,10 @@ from torch_jax.memory import processes
 
 
 class Use:
-    """The record of arrays sharded in this process.
+    """The record of arrays sharded in this process."""
 
-    Attributes:
-      begun: whether any array is sharded, or lies on another device than the first.
-      meshes: the meshes that were made, each once.
-    """
-
-    begun = False
-    meshes: ClassVar[dict[Mesh, None]] = {}
+    begun = False  # whether any array is sharded, or lies on another device than the first
+    meshes: ClassVar[dict[Mesh, None]] = {}  # that were made, each once
 
     @classmethod
     def begin(cls, mesh: Mesh) -> None:
@@ -279,11 +274,7 @@ def mixing(run: Callable[..., Any], *memories: Any) -> Any:
 
 
 def on_targets(given: Sequence[Any]) -> list[Any]:
-    """Return where a program's arrays are to lie on the chips of the target; None: JAX decides.
-
-    Args:
-      given: arrays, and forms of arrays.
-    """
+    """Return where arrays, or forms, are to lie on the target's chips; None: JAX decides."""
     is_sharded = Use.begun and any(sharding_of(one) is not None for one in given)
     if is_sharded or target.chosen() is not None:
         return [on_target(sharding_of(one)) for one in given]

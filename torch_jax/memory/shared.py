@@ -93,12 +93,8 @@ def seen(tensor: torch.Tensor) -> torch.Tensor:
 def written(tensors: Iterable[Any], read: Callable[[], Any], write: Callable[[Any], Any]) -> Any:
     """Call ``write`` with the result of ``read``, to write memory of the device; return its result.
 
-    Meanwhile no thread makes an array of that memory.
-
-    Args:
-      tensors: those that are written, in lists too; other values are skipped.
-      read: finds the CPU tensors, by :func:`seen`. It may wait for other threads.
-      write: writes those.
+    Meanwhile no thread makes an array of that memory. ``read`` finds the CPU tensors, by
+    :func:`seen`, and may wait for other threads. What is no tensor in ``tensors`` is skipped.
 
     Raises:
       Elsewhere: one of the tensors has no such memory.

@@ -58,11 +58,6 @@ def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
     return tensor
 
 
-def wrap_strided(array: jax.Array, size, stride) -> torch.Tensor:
-    """Return a tensor like :func:`wrap`'s that sees the memory with ``size`` and ``stride``."""
-    return restride(wrap(array), size, stride, 0)
-
-
 def restride(tensor: torch.Tensor, size, stride, offset: int) -> torch.Tensor:
     """Return an alias of ``tensor`` with another geometry; bounds are not checked."""
     return torch.ops.aten.as_strided.default.redispatch(
@@ -123,15 +118,7 @@ def put_back(storages: Sequence[Any], before: Sequence[Any], after: Sequence[Any
     """Give storages new memories, if each still holds the one that its new one was computed from.
 
     This is the only way by which a write reaches a storage that other threads may know. Where
-    another thread has written meanwhile nothing happens, and the caller computes again.
-
-    Args:
-      storages: the storages to write.
-      before: the memories that were read.
-      after: the new memories.
-
-    Returns:
-      Whether the storages hold the new memories now.
+    another thread has written meanwhile nothing happens, and the caller computes again: False.
     """
     if sharding.Use.begun:
         after = sharding.kept(before, after)

@@ -21,16 +21,8 @@ from torch_jax.core.absent import Absent
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.costs import TRAFFIC
 from torch_jax.core.x64 import x64
-from torch_jax.memory import dtypes, flags, geometry, parts, processes, sharding, windows
-from torch_jax.memory.storage import (
-    dense_strides,
-    is_jax,
-    is_whole,
-    memory_of,
-    place_of,
-    wrap,
-    wrap_strided,
-)
+from torch_jax.memory import dtypes, flags, geometry, parts, processes, sharding, storage, windows
+from torch_jax.memory.storage import dense_strides, is_jax, is_whole, memory_of, wrap
 
 
 def array_of(tensor: torch.Tensor, wanted: Any = None) -> jax.Array:
@@ -70,7 +62,7 @@ def value_of(tensor: torch.Tensor) -> jax.Array:
     conj, neg = tensor.is_conj(), tensor.is_neg()
     if not conj and not neg and is_whole(tensor, memory):
         return memory
-    place = place_of(tensor, memory)
+    place = storage.place_of(tensor, memory)
     if type(memory) is Absent:
         return Absent(tensor.shape, dtypes.to_jax(tensor.dtype))
     try:
@@ -216,4 +208,5 @@ def to_device(tensor: torch.Tensor, wanted: Any = None) -> torch.Tensor:
     if order is None or geometry.row_major(tensor.shape) == stride:
         return wrap(array_of(tensor, wanted), tensor.dtype)
     wanted = wanted and sharding.permuted(wanted, order)
-    return wrap_strided(array_of(tensor.permute(order), wanted), tensor.shape, stride)
+    made = wrap(array_of(tensor.permute(order), wanted))
+    return storage.restride(made, tensor.shape, stride, 0)

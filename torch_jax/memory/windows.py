@@ -31,12 +31,9 @@ from torch_jax.memory.geometry import Lens, Shape, Slice
 class Place:
     """The place of a view in its memory.
 
-    Attributes:
-      number: the same for views that differ only in their start, and for no others.
-      lens: that of these views; :func:`at` makes it the lens of one. Usable at once without starts.
-      starts: the start of this view, along each axis of the memory as the lens cuts it; None where
-        the lens has no window.
-      values: the same as integers of Python.
+    ``number`` and ``lens`` are shared by views that differ only in their start, and by no others;
+    :func:`at` makes the lens of one. ``starts`` are those along each axis of the memory as the lens
+    cuts it, None where the lens has no window; ``values`` are the same as integers of Python.
     """
 
     __slots__ = ("_was_given", "lens", "number", "starts", "values")

@@ -49,13 +49,7 @@ Out = tuple[Any, tuple[int, ...], Any]  # the aval, shape and dtype of a result
 
 
 class Body:
-    """The function of an entry, for operands of given forms, as JAX traces it.
-
-    Attributes:
-      jaxpr: the computation, without the check.
-      outs: the results.
-      check: the part that gives whether the operands are in range; None: nothing can be wrong.
-    """
+    """The function of an entry, for operands of given forms, as JAX traces it."""
 
     def __init__(self, entry: Any, avals: tuple[Any, ...]):
         """Trace. Signals wait, since several ``except:`` of JAX's would swallow a Ctrl-C."""
@@ -63,12 +57,12 @@ class Body:
             closed = signals.undisturbed(_traced, entry.run.plain, avals)
         except Exception as error:  # the operator, run at once, raises what it raises eagerly
             raise NotRecordable from error
-        self.check: Part | None = None
+        self.check: Part | None = None  # gives whether the operands are in range
         if entry.check:  # which the trace has filled
             flag = len(closed.out_avals) - 1
             self.check = Part(closed, [flag])
             closed = jax_core.with_outputs(closed, range(flag), all_inputs=True)[0]
-        self.jaxpr, self.outs, self._avals = closed, _outs(closed), avals
+        self.jaxpr, self.outs, self._avals = closed, _outs(closed), avals  # without the check
 
     @functools.cached_property
     def maker(self) -> Part | None:

@@ -62,7 +62,8 @@ class Recording:
         self.passed = 0  # of these, those that take tensors: others make what a graph is given
         self._error: Exception | None = None
         self._running = threading.RLock()
-        self._is_over = self._is_early = self._is_beginning = False
+        self.is_beginning = False  # of a new graph, so that its operators run one by one
+        self._is_over = self._is_early = False
 
     @property
     def operators(self) -> int:
@@ -95,11 +96,6 @@ class Recording:
         if live(nodes):
             self._compute(state, nodes, numbers, arrays)
         path.cut()
-
-    def end_before_new(self) -> None:
-        """Run what was written down, one by one: it is the beginning of a new graph."""
-        self._is_beginning = True
-        self.run(is_early=False)
 
     def written_down(self) -> tuple[State, list[Node], list[Any], list[Any]]:
         """Return the graph so far: its state, the nodes of its results, its numbers and arrays."""
@@ -144,7 +140,7 @@ class Recording:
         It is compiled on another thread in the run before the first that takes it. That run is
         fixed beforehand, so that results are no matter of a thread's speed.
         """
-        if self._is_beginning:
+        if self.is_beginning:
             return None
         state.runs += 1
         # where values are looked at Python decides by them, and may never come this way again
@@ -302,7 +298,8 @@ class Recorder:
         call = _call(op, args, kwargs)
         if call in MET or not self._runs_new():
             return False
-        self.recording.end_before_new()
+        self.recording.is_beginning = True
+        self.flush()
         self.recording.at_once = True
         self._remember(call, args)
         return True

@@ -7,7 +7,6 @@ with the gradient that the backward pass has come to, as in ``jax.checkpoint``.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -56,9 +55,10 @@ class Recomputed:
 
     def watch(self, results: Any) -> Any:
         """Have the gradients of the results known; returns the results."""
+        behind = weakref.WeakMethod(self.put_behind)  # hooks, which the graph holds, hold no values
         for result in trees.flatten(results)[0]:
             if is_jax_tensor(result) and result.grad_fn is not None:
-                result.register_hook(functools.partial(_put_behind, weakref.ref(self)))
+                result.register_hook(lambda gradient: (put := behind()) and put(gradient))
         return results
 
     def put_behind(self, gradient: torch.Tensor) -> torch.Tensor | None:
@@ -74,12 +74,6 @@ class Recomputed:
             if one.version == one.val._version:  # what was written since is an error of its own
                 one.val, one.version = tensor, tensor._version
         return _Instead.apply(gradient, value)
-
-
-def _put_behind(of: weakref.ref[Recomputed], gradient: torch.Tensor) -> torch.Tensor | None:
-    """Call ``put_behind`` from a hook, which lives with the graph and must not hold values."""
-    recomputed = of()
-    return None if recomputed is None else recomputed.put_behind(gradient)
 
 
 class _Instead(torch.autograd.Function):
