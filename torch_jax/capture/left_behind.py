@@ -57,7 +57,8 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
         for at, one in enumerate(observer.storages.met)
         if one.storage.array is not one.old()
     ]
-    for tensor, before in observer.outlines():
+    of_met = [(one.tensor, one.outline) for one in observer.storages.met]
+    for tensor, before in observer.outlines + of_met:
         # a backward pass from the tensor would go through the call
         has_history = observer.is_of_call(tensor.grad_fn) and not autograd_nodes.is_spent(tensor)
         if has_history or outline(tensor) != before:

@@ -65,7 +65,7 @@ class Observer(Listener):
         self.leaves = leaves  # the arguments
         self._places = {id(leaf): at for at, leaf in enumerate(leaves)}
         self.storages = Storages(leaves, own)  # that it meets and makes
-        self._outlines = [
+        self.outlines = [  # of the arguments, before the call
             (leaf, outline(leaf))
             for at, leaf in enumerate(leaves)
             if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and at not in own
@@ -146,10 +146,6 @@ class Observer(Listener):
             self.wanted[id(tensor)] = tensor
             if tensor.is_leaf:
                 self.optimizers.note_gradient(tensor)
-
-    def outlines(self) -> list[tuple[torch.Tensor, tuple]]:
-        """Return the tensors that are older than the call, with their outlines before it."""
-        return self._outlines + [(one.tensor, one.outline) for one in self.storages.met]
 
     def owner(self, value: Any) -> Any:
         """Return the place of a value among the arguments, or itself where it is none of them."""

@@ -72,11 +72,7 @@ def is_chosen() -> bool:
 
 
 def elements(array: Any) -> np.ndarray:
-    """Return 0 for a single number, and note the line that reads it.
-
-    Raises:
-      DataDependentError: the array has more than one element.
-    """
+    """Return 0 for a single number, and note the line that reads it; refuse other arrays."""
     if array.size != 1:
         raise refusal(f"the elements of a {tracers.shown(array)} tensor are asked for")
     LOOKS.setdefault(tracers.user_line(), tracers.shown(array))

@@ -42,19 +42,16 @@ def compiles(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     if _forms[at] == FORMS_BEFORE_WARNING:
         function = re.sub(r":\d+, ", ", ", at[1])
         if function not in _loops:
-            _loops[function] = _looping(*at)
+            _loops[function] = (
+                f"{at[0]} was compiled for {FORMS_BEFORE_WARNING} different shapes or arguments at "
+                f"{at[1]}: each new one costs some 20 ms, and other operators there may be as "
+                "many. Pad to fewer sizes, or put the loop's body into a function under "
+                "torch_jax.jit(dynamic=...)."
+            )
             LOGGER.warning(_loops[function])
     if LOGGER.isEnabledFor(logging.INFO):
         call = errors.describe_call(op, args, kwargs)
         LOGGER.info("compiling %s (%s)", call, at[1])
-
-
-def _looping(name: str, line: str) -> str:
-    return (
-        f"{name} was compiled for {FORMS_BEFORE_WARNING} different shapes or arguments at {line}: "
-        "each new one costs some 20 ms, and other operators there may be as many. Pad to fewer "
-        "sizes, or put the loop's body into a function under torch_jax.jit(dynamic=...)."
-    )
 
 
 def loops() -> list[str]:

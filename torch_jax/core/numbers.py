@@ -139,15 +139,13 @@ def _on_value(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, *args: function(float(self), *args)
 
 
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-_UNARY = ("neg", "pos", "abs")
 _VALUES: tuple[Any, ...] = (float, int, math.trunc, math.floor, math.ceil, bool)
 _OF_VALUES: tuple[Any, ...] = (hash, str, round, format)
-for _name in _BINARY:
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     _forward = _arithmetic(getattr(operator, _name))
     setattr(Number, f"__{_name}__", _forward)
     setattr(Number, f"__r{_name}__", lambda a, b, forward=_forward: forward(b, a))
-for _name in _UNARY:
+for _name in ("neg", "pos", "abs"):
     setattr(Number, f"__{_name}__", _arithmetic(getattr(operator, _name)))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Number, f"__{_name}__", _comparison(getattr(operator, _name)))

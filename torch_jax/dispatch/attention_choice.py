@@ -115,10 +115,8 @@ def _fusable(query, key, value, attn_mask, enable_gqa) -> bool:
         return False  # sdpa_kernel(SDPBackend.MATH) and the like
     if any(t.dim() != 4 or t.dtype != query.dtype or t.numel() == 0 for t in tensors):
         return False
-    if attn_mask is not None and attn_mask.device != query.device:
-        return False
-    if attn_mask is not None and attn_mask.requires_grad:  # as on CPU: second derivatives work
-        return False
+    if attn_mask is not None and (attn_mask.device != query.device or attn_mask.requires_grad):
+        return False  # second derivatives of a mask work as on the CPU
     batch = all(t.shape[0] == query.shape[0] for t in tensors)
     heads = key.shape[1] == value.shape[1] and (
         key.shape[1] == query.shape[1] or (enable_gqa and query.shape[1] % key.shape[1] == 0)

@@ -71,11 +71,14 @@ def jax_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Recent(OrderedDict):
-    """A dict of the entries used last, up to ``most``."""
+    """A dict of the entries used last, up to ``most``; copies of it, and files, have none."""
 
     def __init__(self, most: int = TRACES_OF_A_FUNCTION):
         super().__init__()
         self._most = most
+
+    def __reduce__(self) -> tuple:
+        return Recent, (self._most,)
 
     def find(self, key: Any) -> Any:
         """Return the entry of a key, None where there is none."""

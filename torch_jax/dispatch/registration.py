@@ -120,14 +120,10 @@ def _own_operators() -> Any:
     torch.library.register_autograd(
         "torch_jax::checkpoint_name", lambda _context, gradient: (gradient, None), lib=library
     )
-    _define_call_jax(library)
-    return library
-
-
-def _define_call_jax(library: Any) -> None:
     library.define(call_jax.SCHEMA)
     pytorch.register_fake(library, "torch_jax::call_jax", call_jax.fake_call)
     call = ladder.enter(torch.ops.torch_jax.call_jax.default, call_jax.call)
     library.impl("call_jax", call, "PrivateUse1")
     library.impl("call_jax", call, "BackendSelect")  # of a function that takes no tensors
     library.impl("call_jax", call_jax.above_autograd, "AutogradPrivateUse1", with_keyset=True)
+    return library

@@ -175,8 +175,7 @@ def _coalesce(self) -> Any:
 
 
 for _name in ("_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"):
-    if (_op := variants.overload(_name)) is not None:
-        kernel(_name)(functools.partial(_refuse, _COMPRESSED, _op))
+    kernel(_name)(functools.partial(_refuse, _COMPRESSED, variants.overload(_name)))
 
 
 @_kernel("sparse_mask")

@@ -234,18 +234,13 @@ def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.T
 
 def _copy(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a contiguous copy in a dtype, of the same array where nothing changes."""
+    if tensor.is_conj() or tensor.is_neg():
+        return _resolved(tensor).to(dtype)
     memory = storage.held_by(tensor)
-    lazy = tensor.is_conj() or tensor.is_neg()
-    if dtype == tensor.dtype and not lazy and storage.is_whole(tensor, memory):
+    if dtype == tensor.dtype and storage.is_whole(tensor, memory):
         same: Any = memory if type(memory) is Node else storage.memory_of(tensor)
         return wrap(same, dtype)
-    if lazy and type(memory) is Node:
-        return _resolved(tensor).to(dtype)
-    if dtype == tensor.dtype and lazy:
-        return wrap(transfer.value_of(tensor), dtype)
     policies.note_doubles((dtype,), "a cast on device 'jax'")
-    if lazy:
-        tensor = wrap(transfer.value_of(tensor), tensor.dtype)
     return torch.ops.torch_jax.copy(tensor, dtype)
 
 

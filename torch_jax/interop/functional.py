@@ -122,16 +122,9 @@ def load_functional(
     return module
 
 
-class _Programs(Recent):
-    """The programs of one module; copies of the module and files of it have none of them."""
-
-    def __reduce__(self) -> tuple:
-        return _Programs, ()
-
-
 def programs_of(module: torch.nn.Module) -> Recent:
     """Return programs made of a module by key: an attribute of it, since they hold the module."""
-    return vars(module).setdefault("_torch_jax_programs", _Programs())
+    return vars(module).setdefault("_torch_jax_programs", Recent())
 
 
 # Modules are changed while a function runs, which one thread does at a time.

@@ -89,11 +89,7 @@ def name_of(function: Any) -> str:
 
 
 def as_array(function: Any, leaf: Any) -> Any:
-    """Return a leaf of a result as an array.
-
-    Raises:
-      TypeError: the leaf is no array, or PyTorch has no such dtype.
-    """
+    """Return a leaf of a result as an array of a dtype that PyTorch has."""
     try:
         is_number = isinstance(leaf, bool | int | float | complex)
         if not (is_number or isinstance(leaf, jax.Array | np.ndarray | np.generic)):

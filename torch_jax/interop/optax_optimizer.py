@@ -330,9 +330,6 @@ def transformation(tx: Any, hyperparameters: dict[str, Any]) -> Any:
 
     Floats become numbers of the state, by ``optax.inject_hyperparams``; the function's defaults and
     all other arguments are fixed.
-
-    Raises:
-      TypeError: ``tx`` is neither, or does not take these hyperparameters.
     """
     import optax
 

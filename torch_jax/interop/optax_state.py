@@ -82,11 +82,7 @@ class Tree:
         return jax.tree_util.tree_unflatten(self._structure, arrays)
 
     def taken_apart(self, state: Any) -> list[jax.Array]:
-        """Return the arrays of :attr:`kept`.
-
-        Raises:
-          TypeError: the structure of the state is not that of the first one.
-        """
+        """Return the arrays of :attr:`kept`, of a state with the structure of the first one."""
         arrays, structure = jax.tree_util.tree_flatten(state)
         if structure != self._structure:
             raise TypeError(

@@ -31,22 +31,17 @@ def run(
     results: Sequence[int],
     read: Sequence[Any] = (),
 ) -> list[Any]:
-    """Run a program over the memories of storages, and store its results there.
+    """Run a program over the memories of storages, and store its results there; return its outputs.
 
     Args:
       program: the executable; it returns a list.
       arguments: returns the arguments; called when the memories have been taken.
       inputs: arrays that were read from storages. The list is their only holder meanwhile.
-      storages: the storages whose memories are lent.
-      places: where the memory of each is among ``inputs``.
-      placeholders: the object that each holds meanwhile.
-      results: for each storage, the place of its new memory in the list of the outputs and the
-        inputs.
+      storages: those whose memories, at ``places`` among the inputs, are lent. Each holds one of
+        the ``placeholders`` meanwhile, and then one of the ``results``: places among the outputs
+        and the inputs.
       read: storages whose memories are read into ``inputs`` first, which is empty then. That saves
         a pass that compares the memories lent with those read.
-
-    Returns:
-      The outputs.
 
     Raises:
       TracedElsewhere: another thread has written one of the storages since it was read, or has its

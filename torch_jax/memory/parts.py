@@ -151,12 +151,9 @@ def read(
 ) -> torch.Tensor | None:
     """Return a CPU copy of a tensor whose memory is split; None where the caller must find another.
 
-    Args:
-      tensor: the tensor to copy.
-      memory: the array that its storage holds.
-      borrow: gives the elements of an array as a flat CPU tensor, which is only read.
-      is_own: whether this process alone reads. Otherwise all of them do, and must gather alike:
-        then even elements that one process has are gathered.
+    ``borrow`` gives the elements of an array as a flat CPU tensor, which is only read. Unless this
+    process alone reads (``is_own``), all of them do, and must gather alike: then even elements that
+    one process has are gathered.
     """
     box = box_of(tensor, memory) if is_split(memory) else None
     if box is None or not (memory.is_fully_addressable or (is_own and _is_here(box, memory))):

@@ -94,12 +94,7 @@ def spec_of(spec: Any) -> PartitionSpec:
 
 
 def named(mesh: Mesh, spec: Any, shape: Sequence[int]) -> NamedSharding:
-    """Return the sharding of an array of ``shape`` over ``mesh``.
-
-    Raises:
-      TypeError: ``spec`` is no specification.
-      ValueError: the mesh has no such axis, or does not divide a dimension.
-    """
+    """Return the sharding of an array over a mesh, which must have the axes, and divide it."""
     found = spec_of(spec)
     fault = _fault(mesh, tuple(found), tuple(shape))
     if fault:
@@ -316,13 +311,7 @@ def keeping_outputs(
 
 
 def on_one_mesh(memories: Sequence[Any]) -> list[Any] | None:
-    """Copy the memories that are bound to one device to the mesh of the others.
-
-    Return None where no copy is needed.
-
-    Raises:
-      RuntimeError: they lie on two meshes.
-    """
+    """Copy the memories that are bound to one device to the mesh of the others; None: no need."""
     shardings = [s for s in map(sharding_of, memories) if isinstance(s, NamedSharding)]
     bound = [at for at, memory in enumerate(memories) if is_bound(memory)]
     if not shardings:

@@ -70,9 +70,7 @@ def seen(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the device as a CPU tensor of the same memory, which is only read.
 
     A CPU tensor without dimensions mixes with tensors of any device, and is returned unchanged.
-
-    Raises:
-      Elsewhere: there is no such memory.
+    Where there is no such memory :class:`Elsewhere` is raised.
     """
     memory: Any = tensor.untyped_storage()
     held = memory.__dict__.get("host")
@@ -95,9 +93,6 @@ def written(tensors: Iterable[Any], read: Callable[[], Any], write: Callable[[An
 
     Meanwhile no thread makes an array of that memory. ``read`` finds the CPU tensors, by
     :func:`seen`, and may wait for other threads. What is no tensor in ``tensors`` is skipped.
-
-    Raises:
-      Elsewhere: one of the tensors has no such memory.
     """
     memories: list[Any] = [one.untyped_storage() for one in storage.tensors_in(list(tensors))]
     while True:

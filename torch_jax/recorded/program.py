@@ -53,7 +53,7 @@ class Program:
         self.outputs = outputs  # the numbers of the results that it gives
         self.donated = donated  # which of the arrays it may write its results over
         self._doubles = _doubles(steps)
-        self._needed = frozenset(outputs)
+        self.needed = frozenset(outputs)
         self._compiled: Any = None
         self._made = compilations.NOTHING  # by another thread
         jitted: Any = functools.partial(
@@ -68,10 +68,6 @@ class Program:
             lambda wanted: jitted(out_shardings=list(wanted)) if wanted else jitted()
         )
         self._call: Any = self._giving(())
-
-    def serves(self, live: Iterable[int], dead: frozenset[int]) -> bool:
-        """Return whether all results in ``live`` are given, and only ``dead`` arrays are lost."""
-        return self._needed.issuperset(live) and dead.issuperset(self.donated)
 
     def compile(self, given: Numbered) -> float:
         """Compile for what the first call will be given; returns how many seconds that took."""
@@ -263,7 +259,9 @@ def keep(state: State, program: Program) -> None:
 
 
 def _serving(state: State, wanted: tuple[int, ...], dead: frozenset[int]) -> Program | None:
-    fitting = [program for program in state.programs if program.serves(wanted, dead)]
+    """Return the program that gives least beside the wanted results, and loses dead arrays only."""
+    given = (one for one in state.programs if one.needed.issuperset(wanted))
+    fitting = [one for one in given if dead.issuperset(one.donated)]
     return min(fitting, key=lambda one: (len(one.outputs), -len(one.donated)), default=None)
 
 
