@@ -174,10 +174,7 @@ def fixed(value: Any) -> Any:
 
 
 def guarded(passes: Callable[..., bool], values: list[Any]) -> bool | None:
-    """Return whether numbers pass a check, which later calls make again with theirs.
-
-    None where they are numbers of another program, which has no values yet.
-    """
+    """Return whether numbers pass a check, made again by later calls; None: of another program."""
     known = [number for number in map(_number_in, values) if number is not None]
     return _fixed(known[0], passes, *known[1:]) if len(known) == len(values) else None
 

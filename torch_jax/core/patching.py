@@ -71,9 +71,8 @@ def patch(
 ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
     """Enter the decorated function in the table, as the ``make`` of a :class:`Patch`.
 
-    The row is put in place at once where its moment has passed.
-
-    The function's docstring is the row's ``why``, unless that is given.
+    The row is put in place at once where its moment has passed. The function's docstring is the
+    row's ``why``, unless that is given.
     """
 
     def enter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -89,10 +88,7 @@ def patch(
 def around(
     target: str, when: str, since: str = "torch 2.11"
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a row whose replacement calls the decorated function with the original before all else.
-
-    The replacement has the name and the documentation of the original.
-    """
+    """Enter a row whose replacement calls the decorated function, with the original before all."""
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         def make(original: Any) -> Any:

@@ -118,10 +118,7 @@ config.listeners.append(_settings.cache_clear)
 
 
 def _asked() -> str | None:
-    """Return ``torch.get_float32_matmul_precision()``; None where it raises.
-
-    PyTorch raises where its old and new switches differ.
-    """
+    """Return ``torch.get_float32_matmul_precision()``; None: its old and new switches differ."""
     try:
         return _asked_of_torch()
     except RuntimeError:

@@ -93,10 +93,7 @@ def _packet(op: Any) -> str:
 
 
 def _fit(op: Any, out: torch.Tensor, result: torch.Tensor) -> bool:
-    """Make an output ready for a result, warning as PyTorch does; return whether it is resized.
-
-    It gets the strides of the result then, too.
-    """
+    """Make an output ready for a result, warning as PyTorch does; return whether it is resized."""
     if out.shape == result.shape:
         return False
     if out.numel() != 0 and RESIZED_SILENTLY.isdisjoint((_packet(op), table_name(op))):

@@ -108,10 +108,7 @@ class HostConstants:
         self._moved: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call an operator; again, with its CPU tensors moved, if it wants all on one device.
-
-        Tensors that it writes stay where they are.
-        """
+        """Call an operator; again, with CPU tensors that it reads moved, if it wants one device."""
         tensors = storage.tensors_in((args, kwargs))
         if not isinstance(func, OpOverload) or not any(map(storage.is_jax_tensor, tensors)):
             return func(*args, **kwargs)
@@ -140,10 +137,7 @@ class HostConstants:
 
 @contextmanager
 def running(run: GraphRun, autograd: bool = False) -> Iterator[None]:
-    """Run a graph: below autograd, out of sight of modes, with ``run`` as tracer.
-
-    With ``autograd`` a function runs, which may differentiate.
-    """
+    """Run a graph, or a function that may differentiate, out of sight of modes, in this context."""
     before, ACTIVE.tracer = ACTIVE.tracer, run
     level: Any = pytorch.below_autograd()
     if autograd:  # a backward pass must run on the thread that traces

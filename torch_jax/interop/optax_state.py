@@ -141,10 +141,7 @@ def _is_injected(node: Any) -> bool:
 
 
 def _short_names(paths: list[tuple]) -> dict[tuple, str]:
-    """Return the names of hyperparameters in groups: ``lr`` for ``learning_rate``, as in PyTorch.
-
-    Where a name occurs twice, both are named by their paths.
-    """
+    """Return the names of hyperparameters in groups: short ones, paths where one occurs twice."""
     names = [path[-1].key for path in paths]
     return {
         path: _named(path)[0] if names.count(name) > 1 else in_groups(name)

@@ -86,10 +86,7 @@ def box_of(tensor: torch.Tensor, memory: jax.Array) -> Box | None:
 
 
 def boxes(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return starts and sizes of the parts that a tensor lies in, each once; whole if unsplit.
-
-    A tensor on devices of other processes shows its parts by these.
-    """
+    """Return starts and sizes of the parts that a tensor lies in, each once; whole if unsplit."""
     if storage.memory_if_any(tensor) is not None:
         memory = storage.memory_of(tensor)
         box = box_of(tensor, memory) if is_split(memory) else None
@@ -184,10 +181,7 @@ def _cut(part: jax.Array, inside: Slices, borrow: Borrow) -> torch.Tensor:
 
 
 def write(tensor: torch.Tensor, source: torch.Tensor) -> bool:
-    """Copy a CPU tensor, cast, into one of its shape whose memory lies in parts.
-
-    Return False where nothing was done: the caller must find another way.
-    """
+    """Copy a CPU tensor, cast, into one whose memory lies in parts; False: nothing was done."""
     if ACTIVE.tracer is not None or ACTIVE.recorder is not None or source.shape != tensor.shape:
         return False
     target = tensor.untyped_storage()

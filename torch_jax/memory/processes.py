@@ -23,13 +23,8 @@ from torch_jax.core.x64 import x64
 
 
 def is_wide(sharding: Any) -> bool:
-    """Return whether a sharding, or None, takes devices of other processes.
-
-    Chips of a target are all this one's.
-    """
-    if sharding is None or target.chosen() is not None:
-        return False
-    return not sharding.is_fully_addressable
+    """Return whether a sharding, or None, takes devices of other processes; a target has none."""
+    return not (sharding is None or target.chosen() is not None or sharding.is_fully_addressable)
 
 
 def laid(array: Any, sharding: Any) -> jax.Array:
@@ -65,10 +60,7 @@ def share(sharding: NamedSharding, dimension: int) -> int:
 
 
 def whole(array: Any) -> jax.Array:
-    """Return an array that this process can read: itself, or all parts gathered from the processes.
-
-    Arrays and numbers of NumPy's are returned unchanged.
-    """
+    """Return an array that this process can read: itself, or all parts gathered from the others."""
     if not isinstance(array, jax.Array) or array.is_fully_addressable:
         return array
     if not array.is_fully_replicated:

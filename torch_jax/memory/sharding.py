@@ -370,8 +370,5 @@ def follow(made: Any, model: Any) -> None:
 
 
 def states_of(storage: Any) -> Any:
-    """Return the sharding for tensors made like that of a storage, if other than its own.
-
-    :mod:`torch_jax.distributed.zero` sets it.
-    """
+    """Return the sharding that :mod:`torch_jax.distributed.zero` has set for tensors like this."""
     return storage.__dict__.get("states")

@@ -201,8 +201,6 @@ def to_device(tensor: torch.Tensor, wanted: Any = None) -> torch.Tensor:
     >>> to_device(torch.ones(2)).device
     device(type='jax', index=0)
     """
-    if tensor.stride() == geometry.row_major(tensor.shape):
-        return wrap(array_of(tensor, wanted), tensor.dtype)
     stride = dense_strides(tensor.shape, tensor.stride())
     order = geometry.memory_order(tensor.shape, stride)
     if order is None or geometry.row_major(tensor.shape) == stride:

@@ -51,10 +51,7 @@ def _reason(state: State) -> str:
 
 
 def _own_way(state: State) -> tuple[Any, Any]:
-    """Return the state in which a graph left the earlier ones, and its first operator from there.
-
-    None for a graph that came before all others.
-    """
+    """Return where a graph left the earlier ones, if there are any, and its operator from there."""
     mine = state
     for one in state.way():
         mine = mine if one.step is None else one
