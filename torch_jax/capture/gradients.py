@@ -34,14 +34,13 @@ class Gradients:
         changed = [(one, t) for one, t in changed if t is not None or not one.reset]
         self._filled = [one for one, _ in changed]
         self._leaves = [None if t is None else t.leaves[0] for _, t in changed]
-        new = [leaf.output for leaf in self._leaves if type(leaf) is NewTensor]
+        self._indices = new = [leaf.output for leaf in self._leaves if type(leaf) is NewTensor]
         elsewhere = {leaf.output for leaf in result.leaves if type(leaf) is NewTensor}
         self._reusable = (
             all(one.reset for one in self._filled)
             and len(new) == len(self._leaves) == len(set(new))
             and elsewhere.isdisjoint(new)
         )
-        self._indices = new
         self._given: list[Any] = []
         self._storages: list[Any] = []
         self._reused = False

@@ -43,8 +43,7 @@ class Tape:
 
     def slot_of(self, value: Any) -> int:
         """Return the slot of an object that a step has given; of another one, a constant."""
-        found = (slot for slot, known in enumerate(self.env) if known is value)
-        slot = next(found, None)
+        slot = next((slot for slot, known in enumerate(self.env) if known is value), None)
         return self.constant(value) if slot is None else slot
 
     def literal(self, number: float) -> int:

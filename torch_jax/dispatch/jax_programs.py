@@ -131,7 +131,8 @@ class Program:
 
         def pullback(*arrays: Any) -> list[Any]:
             given = arrays[: len(self.forms)]
-            _, back = jax.vjp(self._of(wanted, given), *(given[at] for at in wanted))
+            some = [given[at] for at in wanted]
+            _, back, _ = jax.vjp(self._of(wanted, given), *some, has_aux=True)
             return gradients(back, self._cotangents(present, arrays[len(self.forms) :]))
 
         forms = (*self.forms, *(self.results[at] for at in present))
@@ -143,7 +144,7 @@ class Program:
         def pushforward(*arrays: Any) -> list[Any]:
             given, tangents = arrays[: len(self.forms)], arrays[len(self.forms) :]
             primals = [given[at] for at in moved]
-            return jax.jvp(self._of(moved, given), primals, list(tangents))[1]
+            return jax.jvp(self._of(moved, given), primals, list(tangents), has_aux=True)[1]
 
         forms = (*self.forms, *(self.forms[at] for at in moved))
         return self._derive(("pushforward", moved), pushforward, forms)
@@ -163,12 +164,8 @@ class Program:
 
         return self._once(("batched", dims, size), make)
 
-    def _of(self, wanted: tuple[int, ...], arrays: Sequence[Any]) -> Callable[..., list[Any]]:
-        """Return the differentiable results as a function of some arguments."""
-        return lambda *some: self._with_aux(wanted, arrays)(*some)[0]
-
-    def _with_aux(self, wanted: tuple[int, ...], arrays: Sequence[Any]) -> Callable[..., Any]:
-        """Return the same function with all results as the auxiliary output."""
+    def _of(self, wanted: tuple[int, ...], arrays: Sequence[Any]) -> Callable[..., Any]:
+        """Return differentiable results as a function of some arguments, and all as its aux."""
 
         def of_some(*some: Any) -> tuple[list[Any], list[Any]]:
             given = list(arrays)
@@ -217,7 +214,7 @@ class Forward:
 
         def forward(*arrays: Any) -> list[Any]:
             primals = [arrays[at] for at in wanted]
-            _, pull, results = jax.vjp(of._with_aux(wanted, arrays), *primals, has_aux=True)
+            _, pull, results = jax.vjp(of._of(wanted, arrays), *primals, has_aux=True)
             residuals, structure = jax.tree_util.tree_flatten(pull)
             back[:] = [structure]
             return [*results, *residuals]

@@ -314,20 +314,13 @@ def on_one_mesh(memories: Sequence[Any]) -> list[Any] | None:
     """Copy the memories that are bound to one device to the mesh of the others; None: no need."""
     shardings = [s for s in map(sharding_of, memories) if isinstance(s, NamedSharding)]
     bound = [at for at, memory in enumerate(memories) if is_bound(memory)]
-    if not shardings:
-        return None
     refuse_two(shardings)
-    if not bound:
+    if not (shardings and bound):
         return None
     found = list(memories)
-    for at in bound:
-        found[at] = copied(found[at], shardings[0].mesh)
+    for at in bound:  # a copy on each device of the mesh
+        found[at] = placed(found[at], NamedSharding(shardings[0].mesh, PartitionSpec()))
     return found
-
-
-def copied(memory: Any, mesh: Any) -> jax.Array:
-    """Return a memory as a copy on each device of a mesh."""
-    return placed(memory, NamedSharding(mesh, PartitionSpec()))
 
 
 def is_bound(memory: Any) -> bool:
