@@ -100,9 +100,6 @@ def with_switch() -> tuple[str | None, Precisions]:
     return _asked(), state()
 
 
-# --- settings -------------------------------------------------------------------------------------
-
-
 @functools.cache
 def _settings() -> tuple[str | None, str | None] | None:
     """Return the settings for matrix products and convolutions; None where neither is set."""
@@ -113,8 +110,6 @@ def _settings() -> tuple[str | None, str | None] | None:
 
 
 config.listeners.append(_settings.cache_clear)
-
-# --- PyTorch's switches ---------------------------------------------------------------------------
 
 
 def _asked() -> str | None:

@@ -55,7 +55,8 @@ def attend(
         options = {"scale": scale, "enable_gqa": enable_gqa}
         mask = additive(attn_mask, query)
         return _math(query, key, value, mask, dropout_p, is_causal, **options)[0]
-    if _is_spread(key) and key.shape[1] != query.shape[1]:
+    is_spread = type(key) is not torch.Tensor and hasattr(key, "device_mesh")  # lies in parts
+    if is_spread and key.shape[1] != query.shape[1]:  # which must be as many heads as the query's
         each = query.shape[1] // key.shape[1]
         key, value = (t.repeat_interleave(each, dim=1) for t in (key, value))
     if attn_mask is not None:
@@ -66,11 +67,6 @@ def attend(
     return torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
         query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale
     )[0]
-
-
-def _is_spread(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor lies in parts, so that its heads must be as many as the query's."""
-    return type(tensor) is not torch.Tensor and hasattr(tensor, "device_mesh")
 
 
 def _of_nothing(query, key, value) -> torch.Tensor:

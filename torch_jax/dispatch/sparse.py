@@ -66,7 +66,9 @@ def install() -> list[Any]:
     library = torch.library.Library("aten", "IMPL")
     container, composed = (_overloads(names.split()) for names in (_CONTAINER, _COMPOSED))
     of_the_cpu = _with_kernel("SparseCPU") - container - _overloads(_KERNELS)
-    composed |= {op for op in of_the_cpu if _is_of_values(op)}
+    # those that keep zeros, and so run on the values alone
+    pointwise = {op for op in of_the_cpu if torch.Tag.pointwise in op.tags}
+    composed |= {op for op in pointwise if len(op._schema.arguments) == 1}
     for op in container:
         library.impl(op, functools.partial(op.redispatch, pytorch.SPARSE_META_KEYS), _COO)
     for op in composed:
@@ -103,11 +105,6 @@ def _refuse(key: str, op: Any, *args: Any, **kwargs: Any) -> Any:
         f"{errors.describe_call(op, args, kwargs)}: device 'jax' does not do this with "
         f"{_REMEDIES[key]}"
     )
-
-
-def _is_of_values(op: Any) -> bool:
-    """Return whether an operator keeps zeros, and so runs on the values alone."""
-    return torch.Tag.pointwise in op.tags and len(op._schema.arguments) == 1
 
 
 def _by_pytorch(op: Any, *args: Any, **kwargs: Any) -> Any:

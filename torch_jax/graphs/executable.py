@@ -76,15 +76,9 @@ class _Compiled:
 class Executable:
     """A graph whose call takes a list of tensors and numbers, and gives a list of the same.
 
-    The list is emptied, so that inputs without other holders are freed.
-
-    Args:
-      graph: a graph of AOTAutograd's: without writes but for ``copy_`` to its inputs.
-      name: its name in the log.
-      donated: the inputs whose memory the program may take for its results, if there is no other
-        holder; writes to inputs are such, if ``donates``.
-      donates: whether to donate at all.
-      options: options of XLA's compiler.
+    The list is emptied, so that inputs without other holders are freed. The graph is AOTAutograd's,
+    without writes but for ``copy_`` to its inputs. If it ``donates`` at all, the program may take
+    the memory of ``donated`` and written inputs that have no other holder for its results.
     """
 
     def __init__(

@@ -96,9 +96,6 @@ def _call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any])
     return _filled(result, torch.ops.torch_jax.call_jax(given, number))
 
 
-# --- in graphs of Dynamo's ------------------------------------------------------------------------
-
-
 def _describe(leaf: Any) -> Any:
     """Return a leaf as a constant: the form of a tensor, the value of a number that may vary."""
     if isinstance(leaf, torch.Tensor):

@@ -40,9 +40,6 @@ def call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) 
     return traced_for(function, wide, structure, given)(given.tensors)
 
 
-# --- arguments ------------------------------------------------------------------------------------
-
-
 class Arguments(NamedTuple):
     """The leaves of a call: static ones, with marks in place of the others; and the tensors."""
 
@@ -80,8 +77,6 @@ def _of_array(array: Any) -> tuple[Given, torch.Tensor]:
         key, array = str(jax.random.key_impl(array)), jax.random.key_data(array)
     return Given(key), storage.wrap(array)
 
-
-# --- traces ---------------------------------------------------------------------------------------
 
 # The traces of a function belong to its code, so that a function made again finds them: those of
 # one state of the function together.

@@ -72,9 +72,6 @@ def in_module(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, torch
                 yield f"{prefix}{path}{'.' if path else ''}{name}", value
 
 
-# --- JAX functions that cannot be called ----------------------------------------------------------
-
-
 def name_of(function: Any) -> str:
     """Return a function's name with its file and line, as far as they are known.
 

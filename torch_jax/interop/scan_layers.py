@@ -86,9 +86,6 @@ def scan_layers(
     return y
 
 
-# --- the loop -------------------------------------------------------------------------------------
-
-
 def _loop(
     layer: Functional, again: bool, x: Any, words: Any, count: int, stacks: dict, state: dict,
     *args: Any,
@@ -111,9 +108,6 @@ def _loop(
 
     body = jax.checkpoint(step) if again else step
     return lax.scan(body, x, (stacks, state, jax.numpy.arange(count, dtype="uint32")))
-
-
-# --- likeness -------------------------------------------------------------------------------------
 
 
 def _state_of(module: torch.nn.Module) -> dict[str, Any]:

@@ -94,9 +94,6 @@ def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         ACTIVE.observer.optimizers.after_step(optimizer)
 
 
-# --- schedulers -----------------------------------------------------------------------------------
-
-
 @patch("torch.optim.lr_scheduler.LRScheduler", AT_FIRST_JIT, is_registration=True)
 def _patch_schedulers(_kind: Any) -> Any:
     """Have the host move schedulers on at each call, those of the classes that exist by now."""
