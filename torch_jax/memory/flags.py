@@ -6,6 +6,7 @@ goes on, and where it is false the error is raised where the host waits next, as
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch_jax.core.absent import Absent
 from torch_jax.core.node import Node
 
 _late: deque[tuple[Any, str, type[Exception]]] = deque()
+_changing = threading.RLock()  # a handler of signals may wait for a value
 
 
 def come_later(flag: Any, message: str, kind: type[Exception]) -> None:
@@ -31,22 +33,23 @@ def come_later(flag: Any, message: str, kind: type[Exception]) -> None:
         if not flag.is_fully_addressable:
             return
         flag.copy_to_host_async()
-    _late.append((flag, message, kind))
-    while _late and _is_known(_late[0][0]) and _holds(_late[0][0]):
-        _late.popleft()
+    with _changing:
+        _late.append((flag, message, kind))
+        while _late and _is_known(_late[0][0]) and _holds(_late[0][0]):
+            _late.popleft()
 
 
 def raise_failed() -> None:
     """Raise the error of the first flag that is false, and forget all whose programs have run."""
-    failed = None
-    for _ in range(len(_late)):
-        flag, message, kind = _late.popleft()
-        if _array(flag) is None:
-            _late.append((flag, message, kind))
-        elif failed is None and not _holds(flag):
-            failed = kind(f"{message} (in an earlier call; check_indices='always' raises at once)")
-    if failed is not None:
-        raise failed
+    if not _late:
+        return
+    with _changing:
+        found = list(_late)
+        _late.clear()
+        _late.extend(one for one in found if _array(one[0]) is None)
+    for flag, message, kind in found:
+        if _array(flag) is not None and not _holds(flag):
+            raise kind(f"{message} (in an earlier call; check_indices='always' raises at once)")
 
 
 def _array(flag: Any) -> Any:
@@ -63,4 +66,7 @@ def _is_known(flag: Any) -> bool:
 
 def _holds(flag: Any) -> bool:
     array = _array(flag)
-    return type(array) is Absent or bool(np.asarray(array))
+    try:
+        return type(array) is Absent or bool(np.asarray(jax.block_until_ready(array)))
+    except RuntimeError:  # its program has failed, which waiting for a result of it says
+        return True
