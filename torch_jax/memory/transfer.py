@@ -106,7 +106,8 @@ def on_host(array: jax.Array) -> np.ndarray:
 
 def require(flag: jax.Array, message: str, kind: type[Exception]) -> None:
     """Raise ``kind(message)`` where the flag of a check is false, at once or at the next wait."""
-    if not policies.waits_for_checks():
+    is_far = isinstance(flag, jax.Array | Absent)
+    if is_far and not policies.waits_for_checks():
         flags.come_later(flag, message, kind)
     elif not on_host(flag):
         raise kind(message)
