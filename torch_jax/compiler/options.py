@@ -48,7 +48,7 @@ ALWAYS: dict[str, tuple[Option, ...]] = {
             False,
             "XLA takes x.bfloat16().float() out of programs for GPUs, and float8 likewise, so that "
             "nothing is rounded (an H200, and programs compiled for one; TPUs' compiler keeps "
-            "them). A GPT and a Llama in bfloat16 move no more bytes with rounding, 1 to 6 % less",
+            "them). With rounding a Llama in bfloat16 moves as many bytes, and a GPT 6 % less",
         ),
     ),
 }

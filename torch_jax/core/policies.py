@@ -18,7 +18,8 @@ def checks_indices() -> bool:
 
 def waits_for_checks() -> bool:
     """Return whether an operator waits for its check; else the host's next wait raises."""
-    return config.get("check_indices") == "always" or target.on_cpu()
+    mode = config.get("check_indices")
+    return mode == "always" or (mode == "auto" and target.on_cpu())
 
 
 _DOUBLES = frozenset((torch.float64, torch.complex128))

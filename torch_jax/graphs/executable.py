@@ -280,7 +280,7 @@ class Executable:
 
 def _unless_wrong(written: list[int], before: list, after: list, checks: list[Any]) -> list[Any]:
     """Return the written arrays, or the former ones if a check shows that the call will raise."""
-    if not checks or not (policies.checks_indices() and policies.waits_for_checks()):
+    if not checks or not policies.waits_for_checks():
         return after
     is_right = functools.reduce(jnp.logical_and, checks)
     kept = {i: jnp.where(is_right, after[i], before[i]) for i in written}

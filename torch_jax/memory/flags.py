@@ -16,7 +16,9 @@ import numpy as np
 from torch_jax.core.absent import Absent
 from torch_jax.core.node import Node
 
-_late: deque[tuple[Any, str, type[Exception]]] = deque()
+_Late = tuple[Any, str, type[Exception]]  # the flag, the message and the kind of the error
+
+_late: deque[_Late] = deque()
 _changing = threading.RLock()  # a handler of signals may wait for a value
 
 
@@ -44,11 +46,14 @@ def raise_failed() -> None:
     if not _late:
         return
     with _changing:
-        found = list(_late)
+        known: list[_Late] = []
+        waiting: list[_Late] = []
+        for one in _late:
+            (waiting if _array(one[0]) is None else known).append(one)
         _late.clear()
-        _late.extend(one for one in found if _array(one[0]) is None)
-    for flag, message, kind in found:
-        if _array(flag) is not None and not _holds(flag):
+        _late.extend(waiting)
+    for flag, message, kind in known:
+        if not _holds(flag):
             raise kind(f"{message} (in an earlier call; check_indices='always' raises at once)")
 
 

@@ -407,9 +407,7 @@ def _check(entry: Any, check: Any, memories: Any) -> None:
     given = operands(check.of(memories))
     with x64(), at_once():
         (fine,) = check.run.call(*given)
-    if not transfer.on_host(fine):
-        message, kind = entry.check
-        raise kind(message)
+    transfer.require(fine, *entry.check)
 
 
 def _maker(entry: Any, memories: Any) -> Any:
