@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 import torch_jax
 from tests.support import executors
-from torch_jax import target
+from torch_jax import budgets, target
 from torch_jax.memory import flags
 
 CALLS = {
@@ -22,6 +22,7 @@ def on_an_accelerator(monkeypatch, nothing_is_remembered, eager_by_xla):
     monkeypatch.setattr(target, "platform", lambda: "tpu")
     yield
     flags._late.clear()
+    flags._asked.clear()
 
 
 @pytest.mark.parametrize(
@@ -53,13 +54,31 @@ def test_synchronize_raises():
     assert y.isnan().item()
 
 
-def test_what_is_known_to_be_right_is_forgotten():
+def test_a_false_flag_among_many_is_found():
     x, at = torch.arange(5.0, device="jax"), torch.tensor([1], device="jax")
-    for _ in range(50):
-        x[at].tolist()
+    for shift in (*range(3), 9, *range(3)):
+        x[at + shift]
+    with pytest.raises(IndexError, match="dimension 0 with size 5"):
+        x.sum().item()
+    assert x[at].item() == 1
+
+
+def test_flags_that_are_right_are_forgotten():
+    x, at = torch.arange(5.0, device="jax"), torch.tensor([1], device="jax")
+    x[at].tolist()
     assert not flags._late
-    for _ in range(9):
+    assert not flags._asked
+    for _ in range(3 * budgets.FLAGS_ASKED_TOGETHER):  # no wait of the user's between them
         x[at]
-        for flag, *_ in list(flags._late):
-            flag.block_until_ready()
-    assert len(flags._late) <= 1
+        for group, _ in flags._asked:
+            group.block_until_ready()
+    assert len(flags._late) < budgets.FLAGS_ASKED_TOGETHER
+    assert len(flags._asked) <= 1
+
+
+def test_flags_come_over_together():
+    x, at = torch.arange(5.0, device="jax"), torch.tensor([1], device="jax")
+    for _ in range(5):
+        x[at]
+    flags.ask()
+    assert [len(some) for _, some in flags._asked] == [5]

@@ -1,24 +1,34 @@
 """Flags of checks, such as whether indices are in range, for which the host does not wait.
 
-On an accelerator each wait would cost more than the operator. So a flag comes over while Python
-goes on, and where it is false the error is raised where the host waits next, as CUDA's errors are.
+On an accelerator each wait would cost more than the operator, and to bring each flag over as much.
+So the device keeps them, where the host waits next they come over as one, and the error is raised
+there, as CUDA's errors are.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from typing import Any
+from collections import defaultdict, deque
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from torch_jax._private import jax_core
+from torch_jax.budgets import FLAGS_ASKED_TOGETHER
 from torch_jax.core.absent import Absent
 from torch_jax.core.node import Node
 
-_Late = tuple[Any, str, type[Exception]]  # the flag, the message and the kind of the error
 
-_late: deque[_Late] = deque()
+class _Late(NamedTuple):
+    flag: Any
+    message: str  # what is wrong where the flag is false
+    kind: type[Exception]
+
+
+_late: list[_Late] = []
+_asked: deque[tuple[jax.Array, list[_Late]]] = deque()  # whether all of some are true
 _changing = threading.RLock()  # a handler of signals may wait for a value
 
 
@@ -31,29 +41,52 @@ def come_later(flag: Any, message: str, kind: type[Exception]) -> None:
       message: what is wrong where the flag is false.
       kind: of the error.
     """
-    if isinstance(flag, jax.Array):
-        if not flag.is_fully_addressable:
-            return
-        flag.copy_to_host_async()
+    if isinstance(flag, jax.Array) and not flag.is_fully_addressable:
+        return
     with _changing:
-        _late.append((flag, message, kind))
-        while _late and _is_known(_late[0][0]) and _holds(_late[0][0]):
-            _late.popleft()
+        _late.append(_Late(flag, message, kind))
+        if len(_late) >= FLAGS_ASKED_TOGETHER:  # a loop that never waits would keep them all
+            ask()
+            while _asked and _asked[0][0].is_ready() and _holds(_asked[0][0]):
+                _asked.popleft()
+
+
+def ask() -> None:
+    """Let the flags come over whose programs have been launched, without waiting for them."""
+    if not _late:
+        return
+    with _changing:
+        waiting: list[_Late] = []
+        together: dict[Any, list[_Late]] = defaultdict(list)
+        for one in _late:
+            array = _array(one.flag)
+            if array is None:
+                waiting.append(one)
+            elif type(array) is not Absent:
+                together[array.sharding].append(one._replace(flag=array))
+        _late[:] = waiting
+        for some in together.values():
+            flag = _all([one.flag for one in some])
+            flag.copy_to_host_async()
+            _asked.append((flag, some))
 
 
 def raise_failed() -> None:
     """Raise the error of the first flag that is false, and forget all whose programs have run."""
-    if not _late:
+    ask()
+    if not _asked:
         return
     with _changing:
-        known: list[_Late] = []
-        waiting: list[_Late] = []
-        for one in _late:
-            (waiting if _array(one[0]) is None else known).append(one)
-        _late.clear()
-        _late.extend(waiting)
-    for flag, message, kind in known:
+        asked = list(_asked)
+        _asked.clear()
+    for flag, some in asked:
         if not _holds(flag):
+            _raise_first(some)
+
+
+def _raise_first(some: list[_Late]) -> None:
+    for flag, message, kind in some:
+        if not _holds(flag, if_failed=True):  # waiting for its other results says so
             raise kind(f"{message} (in an earlier call; check_indices='always' raises at once)")
 
 
@@ -64,14 +97,23 @@ def _array(flag: Any) -> Any:
     return flag.array if flag.recording is None else None
 
 
-def _is_known(flag: Any) -> bool:
-    array = _array(flag)
-    return array is not None and (type(array) is Absent or array.is_ready())
+def _all(flags: list[jax.Array]) -> jax.Array:
+    """Return whether all are true, by one of few programs: for 2, 4, 8 … of them."""
+    if len(flags) == 1:
+        return flags[0]
+    missing = (1 << (len(flags) - 1).bit_length()) - len(flags)
+    with jax_core.outside_of_traces():
+        return _are_true(flags + flags[:1] * missing)
 
 
-def _holds(flag: Any) -> bool:
-    array = _array(flag)
+@jax.jit
+def _are_true(flags: list[jax.Array]) -> jax.Array:
+    return jnp.stack(flags).all()
+
+
+def _holds(flag: jax.Array, if_failed: bool = False) -> bool:
+    """Return the flag's value, or ``if_failed`` where the program that makes it has failed."""
     try:
-        return type(array) is Absent or bool(np.asarray(jax.block_until_ready(array)))
-    except RuntimeError:  # its program has failed, which waiting for a result of it says
-        return True
+        return bool(np.asarray(jax.block_until_ready(flag)))
+    except RuntimeError:
+        return if_failed

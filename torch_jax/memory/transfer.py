@@ -92,6 +92,7 @@ def on_host(array: jax.Array) -> np.ndarray:
     if type(array) is Absent:
         return absent.elements(array)
     forks.refuse()
+    flags.ask()  # they come over while the value is awaited
     start = time.perf_counter()
     try:
         if sharding.Use.begun:
