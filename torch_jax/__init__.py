@@ -72,8 +72,8 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.recorded.lazy import sync as sync
 
 
-def _autoload() -> None:
-    """Entry point of the group ``torch.backends``: name the device, and never break torch."""
+def _name_the_device() -> None:
+    """Name the device ``jax``, and never break torch, which may be what imports this package."""
     try:
         from torch_jax.startup import register
 
@@ -139,9 +139,9 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "sync": "recorded.lazy",
 }
 
-import torch  # noqa: E402, F401, torch may call _autoload while it is imported here
+import torch  # noqa: E402, F401, which imports this package too: see torch_jax_autoload
 
-_autoload()
+_name_the_device()
 
 
 def __getattr__(name: str) -> Any:

@@ -50,7 +50,7 @@ OBJECTS_OF_A_FUNCTION = 5000
 EXPLANATIONS_KEPT = 256
 # States of recordings that are compared with a new one, to find what is similar.
 STATES_COMPARED = 256
-# Flags of checks, for which nobody waits, before they come to the host together.
+# Flags of checks for which the host does not wait, before they come over together.
 FLAGS_ASKED_TOGETHER = 32
 
 # Parts in which the pieces of a checkpoint are read for their checksums: each piece may be GBs.

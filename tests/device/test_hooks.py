@@ -344,3 +344,14 @@ def test_lazy_modules_are_made_where_they_are():
         results.append([p.detach().cpu() for p in model.parameters()])
     for ours, theirs in zip(results[1], results[0], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_backward_pass_on_another_accelerator_is_explained():
+    def fail(gradient):  # as PyTorch's engine fails on a GPU
+        raise RuntimeError("opt_ready_stream && opt_parent_stream INTERNAL ASSERT FAILED")
+
+    torch.ones(1, device="jax")
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(fail)
+    with pytest.raises(RuntimeError, match="one accelerator in a process"):
+        (x * 2).sum().backward()

@@ -25,7 +25,7 @@ x.sum().item()
 after = jax.config.jax_enable_x64
 results["x64"] = [before, after, str(jnp.arange(3).dtype), str(x.dtype)]
 
-torch_jax._autoload()
-torch_jax._autoload()
+torch_jax._name_the_device()
+torch_jax._name_the_device()
 results["registered twice"] = (torch.ones(2, device="jax") + 1).tolist()
 print(json.dumps(results))

@@ -44,6 +44,23 @@ def test_autoload_can_be_switched_off_and_the_package_imported_by_hand():
     assert output("-c", f"import torch; import torch_jax; {USE}", new=True, **off) == "[2.0, 2.0]"
 
 
+@pytest.mark.slow
+def test_where_pytorch_has_another_accelerator_programs_import_the_package():
+    # a process can train on one accelerator, so CUDA must stay as it is
+    code = (
+        "import sys, torch\n"
+        "torch.cuda.device_count = lambda: 1\n"
+        "torch._import_device_backends()\n"
+        "assert 'torch_jax' not in sys.modules\n"
+        "import torch_jax\n"
+        f"{USE}"
+    )
+    off = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    assert output("-c", code, new=True, **off) == "[2.0, 2.0]"
+    asked = code.replace("not in", "in")
+    assert output("-c", asked, new=True, TORCH_JAX_RUN="/tmp", **off) == "[2.0, 2.0]"
+
+
 def test_registering_twice_does_nothing(imported):
     assert imported["registered twice"] == [2.0, 2.0]
 

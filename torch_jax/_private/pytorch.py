@@ -217,50 +217,39 @@ below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
 AFTER_AUTOGRAD = _lookup("_C._after_autograd_keyset")
 
 
-def takes_errors(key: str, found: list[tuple[int, Any]]) -> Iterator[None]:
+def takes_errors(key: str, found: list[tuple[bytes, Any]]) -> Iterator[None]:
     """Return an iterator, each step of which takes the error that is set but not raised.
 
     C++ may call where Python must not run. All of it is C: there is no line of Python in which the
-    error would be raised, or a signal noticed.
+    error would be raised, or a signal noticed. But a new tuple may start Python's garbage
+    collector, and with it another thread, which takes a step, too. So an error is copied where
+    nothing is allocated between, and then belongs to its own step.
 
     Args:
       key: the name of a list in C++'s thread-local state.
-      found: gets the addresses of an error's parts – type, value, traceback; null ones are left out
-        – each with the list that this thread carries. :func:`errors_at` makes errors of them.
+      found: gets the addresses of an error's type, value and traceback, with the list that this
+        thread carries. :func:`error_at` makes an error of them.
     """
-    parts = (ctypes.c_void_p * 3)()
+    parts = _Parts()
     size = ctypes.sizeof(ctypes.c_void_p)
     places = tuple(ctypes.byref(parts, n * size) for n in range(3))
-    taken = itertools.starmap(_fetch_error, itertools.repeat(places))
-    addresses = map(filter, itertools.repeat(None), itertools.repeat(parts))
-    carried = map(get_carried, itertools.repeat(key))  # called only where there is an address
-    noted = map(found.extend, map(zip, addresses, itertools.repeat(carried)))
-    # nearly always there is no error: the step then takes a third of a microsecond
-    kind = ctypes.c_void_p.from_buffer(parts)
-    either: dict[bool, Any] = {False: tuple, True: functools.partial(next, noted)}
-    call: Any = operator.call
-    steps = map(call, map(either.__getitem__, map(bool, itertools.repeat(kind))))
-    return map(operator.itemgetter(1), zip(taken, steps, strict=False))
+    fetched = itertools.starmap(_fetch_error, itertools.repeat(places))
+    copied = map(operator.itemgetter(1), zip(fetched, map(bytes, itertools.repeat(parts))))
+    are_set = map(filter, itertools.repeat(bytes(parts).__ne__), zip(copied))  # none, or one
+    carried = map(get_carried, itertools.repeat(key))  # called only where there is an error
+    return map(found.extend, map(zip, are_set, itertools.repeat(carried)))
 
 
-def errors_at(addresses: list[int]) -> list[BaseException]:
-    """Return the errors whose parts are at these addresses; our references are given up."""
-    groups: list[list[int | None]] = []
-    for address in addresses:
-        part = ctypes.cast(address, ctypes.py_object).value
-        if isinstance(part, type):
-            groups.append([address, None, None])
-        else:
-            groups[-1][2 if isinstance(part, types.TracebackType) else 1] = address
-    errors: list[BaseException] = []
-    for group in groups:
-        try:
-            _set_error(*group)
-        except BaseException as error:
-            errors.append(error)
-    return errors
+def error_at(addresses: bytes) -> BaseException:
+    """Return the error whose parts are at these addresses; our references are given up."""
+    try:
+        _set_error(*_Parts.from_buffer_copy(addresses))
+    except BaseException as error:
+        return error
+    raise SystemError("no error was set")
 
 
+_Parts = ctypes.c_void_p * 3  # of an error: its type, value and traceback
 _fetch_error, _set_error = ctypes.pythonapi.PyErr_Fetch, ctypes.pythonapi.PyErr_Restore
 _fetch_error.restype = _set_error.restype = None
 _set_error.argtypes = [ctypes.c_void_p] * 3

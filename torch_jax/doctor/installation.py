@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch_jax
+import torch_jax_autoload
 from torch_jax import config
 
 _LEAST = {"torch": (2, 11), "jax": (0, 10)}
@@ -101,6 +102,10 @@ def environment() -> Iterator[Item]:
         if name == "TORCH_DEVICE_BACKEND_AUTOLOAD" and value == "0":
             problem = "`import torch` does not load torch_jax: programs must import it themselves"
         yield Item(name, value, problem)
+    other = torch_jax_autoload.other_accelerator()
+    if other is not None:
+        note = "programs name jax by `import torch_jax`, and then train on jax alone"
+        yield Item("PyTorch's own accelerator", f"{other}: {note}")
 
 
 def bridges() -> Iterator[Item]:

@@ -25,8 +25,15 @@ from torch_jax.core import backward, signals
 from torch_jax.core.patching import AT_FIRST_USE, around, patch
 
 _KEY = "torch_jax errors"
+_NO_STREAM = "opt_ready_stream && opt_parent_stream"
+_ONE_ACCELERATOR = (
+    "a backward pass over tensors of another accelerator than jax: PyTorch has one accelerator in a "
+    "process, the device 'jax' since torch_jax was imported "
+    "(https://github.com/pytorch/pytorch/issues/161129). Train on the other one in a process that "
+    "does not import torch_jax."
+)
 
-_found: list[tuple[int, list]] = []  # parts of errors, each with the list of its backward pass
+_found: list[tuple[bytes, list]] = []  # where errors are, each with the list of its backward pass
 
 _passes: set[int] = set()  # backward passes under way
 _changing = threading.Lock()
@@ -77,7 +84,7 @@ def _errors_of(noted: list) -> list[BaseException]:
     with _changing:  # other threads may append errors meanwhile
         own = [at for at, (_, whose) in enumerate(_found) if whose is noted]
         addresses = [_found.pop(at)[0] for at in reversed(own)]
-    return pytorch.errors_at(addresses[::-1])
+    return [pytorch.error_at(one) for one in reversed(addresses)]
 
 
 @patch("torch.autograd.Variable._execution_engine", AT_FIRST_USE)
@@ -101,6 +108,10 @@ def _raise_noted(engine: Any) -> Any:
                 if not errors:
                     raise
                 raise errors[0] from None
+            except RuntimeError as error:
+                if _NO_STREAM in str(error):
+                    raise RuntimeError(_ONE_ACCELERATOR) from error
+                raise
             finally:
                 pytorch.carry(_KEY, outer)
                 _end(noted)
