@@ -30,12 +30,23 @@ import jax.numpy as jnp
 import torch
 
 import torch_jax
-from benchmarks import attention, cases, compile, jit_memory, jit_start, machine, ops, timing
-from benchmarks.timing import compare, sample
+from benchmarks import (
+    attention,
+    blocks,
+    cases,
+    cuda,
+    jit_memory,
+    jit_start,
+    machine,
+    models,
+    ops,
+    timing,
+)
+from benchmarks.timing import Samples, Timed, compare, in_fresh_process, sample
 from torch_jax.doctor import page
 
-OURS, BARE, EAGER, COMPILED = (
-    "torch_jax.jit", "hand-written JAX", "PyTorch, CUDA", "PyTorch, CUDA, inductor",
+OURS, PURE, BARE, EAGER, COMPILED = (
+    "torch_jax.jit", "torch_jax.jit, pure", "hand-written JAX", "PyTorch, CUDA", "PyTorch, CUDA, inductor",
 )  # fmt: skip
 OPERATORS, SEED = 40, 0  # of the conformance tests
 Facts = dict[str, Any]
@@ -120,36 +131,53 @@ def _output_of(*arguments: str) -> tuple[int, str]:
 
 def gpt(found: Facts, is_quick: bool) -> None:
     """Time training steps of GPT-2's smallest size."""
-    _training(found, "GPT", cases.SMALL_GPT if is_quick else cases.GPT2, is_quick)
+    _training(found, "SMALL_GPT" if is_quick else "GPT2", is_quick)
 
 
 def resnet(found: Facts, is_quick: bool) -> None:
     """Time training steps of ResNet-50."""
-    _training(found, "ResNet", cases.SMALL_RESNET if is_quick else cases.RESNET50, is_quick)
+    _training(found, "SMALL_RESNET" if is_quick else "RESNET50", is_quick)
 
 
-def _training(found: Facts, title: str, case: cases.Case, is_quick: bool) -> None:
-    """Find the milliseconds of a step by each contender in each precision."""
-    for precision in ("highest",) if is_quick else ("highest", "medium"):
-        torch.set_float32_matmul_precision(precision)
-        torch.backends.cudnn.allow_tf32 = precision != "highest"
+_IN_BFLOAT16 = {"GPT2": blocks.gpt(models.GPT2), "SMALL_GPT": blocks.gpt(models.SMALL_GPT)}
+
+
+def _training(found: Facts, name: str, is_quick: bool) -> None:
+    """Find the milliseconds of a step by each contender: bfloat16 first, as people train."""
+    case = getattr(cases, name)
+    half = _IN_BFLOAT16.get(name) or case._replace(autocast=torch.bfloat16, jax_step=None)
+    ways = [
+        ("bfloat16", "highest", half),
+        ("float32", "medium", case),
+        ("float32", "highest", case),
+    ]
+    for dtype, precision, case in ways[:: 2 if is_quick else 1]:
+        title = f"{name}, training step, {dtype}, products of precision {precision!r}"
+        cuda.use_precision(precision)
         with jax.default_matmul_precision("highest" if precision == "highest" else "default"):
-            name = f"{title}, training step, float32, products of precision {precision!r}"
-            bare = {BARE: cases.bare_training(case)}
-            found[name] = _milliseconds(name, case, bare, is_quick)
-    name = f"{title}, training step, bfloat16 autocast"
-    half = case._replace(autocast=torch.bfloat16)
-    found[name] = _milliseconds(name, half, {}, is_quick)
+            contenders = {
+                OURS: cases.training(case, "jax", compiled=True),
+                PURE: cases.training(case, "jax", compiled=True, pure=True),
+            }
+            if case.jax_step is not None:
+                contenders[BARE] = cases.bare_training(case)
+            warm_up = 0.5 if is_quick else 3.0
+            samples = sample(contenders, 1, 5 if is_quick else 20, 30.0, warm_up)
+        samples |= _on_cuda(name, precision, dtype, len(samples[OURS].values))
+        compare(title, samples, {})
+        found[title] = {who: 1e3 * statistics.median(one.values) for who, one in samples.items()}
 
 
-def _milliseconds(title: str, case: cases.Case, others: dict, is_quick: bool) -> dict[str, float]:
-    contenders = {OURS: cases.training(case, "jax", compiled=True), **others}
-    if torch.cuda.is_available():
-        contenders[EAGER] = cases.training(case, "cuda")
-        contenders[COMPILED] = compile.training(case, "cuda", "inductor")
-    samples = sample(contenders, 1, 5 if is_quick else 20, 30.0, 0.5 if is_quick else 3.0)
-    compare(title, samples, {})
-    return {name: 1e3 * statistics.median(timed.values) for name, timed in samples.items()}
+def _on_cuda(name: str, precision: str, dtype: str, count: int) -> Samples:
+    """Time PyTorch's steps, in processes of their own, if PyTorch was built for CUDA."""
+    if not torch.cuda.is_available():
+        return {}
+    off = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    ways = {EAGER: "eager", COMPILED: "inductor"}
+    run = functools.partial(in_fresh_process, "benchmarks.cuda", name)
+    return {
+        title: Timed(run(way, precision, dtype, str(count), **off)) for title, way in ways.items()
+    }
 
 
 def attentions(found: Facts, is_quick: bool) -> None:

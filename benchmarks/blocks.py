@@ -399,10 +399,17 @@ def _trained(model: Any, batch: Any, forward: Callable[..., jax.Array]) -> Case:
     return Case(model, batch, adamw, cross_entropy, forward, step, start, torch.bfloat16)
 
 
+def gpt(sizes: models.GptSizes) -> Case:
+    """A GPT of some sizes."""
+    return _trained(
+        lambda: models.Gpt(sizes), lambda: models.gpt_batch(sizes), reference.gpt_forward
+    )
+
+
 TRAINED = {
     "vit-bf16": _trained(Vit, vit_batch, vit_forward),
     "llama-bf16": _trained(Llama, llama_batch, llama_forward),
-    "gpt-bf16": _trained(models.Gpt, models.gpt_batch, reference.gpt_forward),
+    "gpt-bf16": gpt(models.GPT),
 }
 
 

@@ -12,8 +12,7 @@ import jax
 import torch
 from torch.nn import functional as F
 
-from benchmarks import models, reference
-from benchmarks.timing import wait
+from benchmarks import models, reference  # no torch_jax: benchmarks.cuda runs without it
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 Call = Callable[[], Any]
@@ -79,13 +78,15 @@ CASES = {"gpt": GPT, "resnet": RESNET, "linear": LINEAR}
 SMALL = {"gpt, small": SMALL_GPT, "resnet, small and deep": SMALL_RESNET}
 
 
-def torch_step(case: Case, device: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """A training step of a new model as PyTorch's users write it; it returns the loss.
+def torch_step(
+    case: Case, device: str, compiled: Callable[[Any], Any] = lambda model: model
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A training step of a new, compiled model as PyTorch's users write it; it returns the loss.
 
     It ends without gradients, as one by hand does: a program that gives them has more to write.
     """
     model, _ = case.made()
-    model = model.to(device)
+    model = compiled(model.to(device))
     optimizer = case.optimizer(model.parameters())
 
     def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -130,6 +131,7 @@ def inference(case: Case, device: str, compiled: bool = False) -> Call:
     model, inputs = model.to(device).eval(), inputs.to(device)
     if compiled:
         _jit(model)
+    from benchmarks.timing import wait
 
     @torch.no_grad()
     def forward() -> torch.Tensor:
