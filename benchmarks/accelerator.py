@@ -46,7 +46,8 @@ from benchmarks.timing import Samples, Timed, compare, in_fresh_process, sample
 from torch_jax.doctor import page
 
 OURS, PURE, BARE, EAGER, COMPILED = (
-    "torch_jax.jit", "torch_jax.jit, pure", "hand-written JAX", "PyTorch, CUDA", "PyTorch, CUDA, inductor",
+    "torch_jax.jit", "torch_jax.jit, pure", "hand-written JAX",
+    "PyTorch, CUDA", "PyTorch, CUDA, inductor",
 )  # fmt: skip
 OPERATORS, SEED = 40, 0  # of the conformance tests
 Facts = dict[str, Any]
