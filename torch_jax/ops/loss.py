@@ -14,7 +14,7 @@ from torch_jax.ops.activation import relu
 from torch_jax.ops.derivatives import slope
 from torch_jax.ops.pointwise import wide
 from torch_jax.ops.promotion import opmath, result_type
-from torch_jax.ops.registry import op
+from torch_jax.ops.registry import InOrder, op
 
 NONE, MEAN, SUM = range(3)
 
@@ -75,12 +75,14 @@ def _is_probability(self):
     return jnp.all(ok), "all elements of input should be between 0 and 1", RuntimeError
 
 
-@op("binary_cross_entropy", check=_is_probability)
-def binary_cross_entropy(self, target, weight=None, reduction=MEAN):
+@op("binary_cross_entropy", check=_is_probability, strided=("self",))
+def binary_cross_entropy(self, target, weight=None, reduction=MEAN, *, self_strides):
     """Bound logarithms below by -100."""
     x, y, w = wide(self, target, weight)
     loss = _cross_entropy(x, y)
-    return _reduce(loss if w is None else loss * w, reduction)
+    loss = loss if w is None else loss * jnp.broadcast_to(w, loss.shape)
+    order = sorted(range(loss.ndim), key=lambda dim: -self_strides[dim])
+    return InOrder(loss, tuple(order)) if reduction == NONE else _reduce(loss, reduction)
 
 
 def _cross_entropy_slope(x, y):
@@ -212,7 +214,7 @@ def multi_margin_loss(self, target, p=1, margin=1, weight=None, reduction=MEAN):
     z = jnp.where(z > 0, z, 0)
     z = z if p == 1 else z * z
     if weight is not None:
-        z = z * weight.astype(z.dtype)[index]
+        z = z * weight.reshape(x.shape[1]).astype(z.dtype)[index]
     other = jnp.arange(x.shape[1]) != index
     loss = jnp.sum(jnp.where(other, z, 0), axis=1) / x.shape[1]
     return _reduce(loss.reshape(target.shape), reduction).astype(self.dtype)

@@ -177,6 +177,8 @@ def unfold_backward(grad_in, input_sizes, dim, size, step):
     """
     if not input_sizes:
         return grad_in.reshape(())
+    if size == 0:
+        return jnp.zeros(input_sizes, grad_in.dtype)
     dim %= len(input_sizes)
     count, pieces = grad_in.shape[dim], -(-size // step)
 
