@@ -36,6 +36,16 @@ EXCEPTIONS: tuple[Exempt, ...] = (
         r"must raise RuntimeError: grad_input must be contiguous",
     ),
     Exempt(
+        "the CPU leaves the sum of a matrix without columns as short as it was given",
+        r"addmv\(.*\(\d+, 0\)",
+        r"torch.Size\(\[\d\]\), not torch.Size",
+    ),
+    Exempt(
+        "the CPU divides zero by zero for the weight's gradient of an empty input",
+        r"F\.group_norm\(.*a=T\([^=]*\b0\b",
+        r"(?s)not close.* nan",
+    ),
+    Exempt(
         "the CPU writes no loss of an empty batch",
         r"F\.multi_margin_loss\(.*a=T\(\(0, ",
         r"not close",

@@ -109,9 +109,8 @@ def mv(self, vec):
 @op("addmv", static=_SCALARS, products=True)
 def addmv(self, mat, vec, *, beta=1, alpha=1):
     """Return ``beta * self + alpha * (mat @ vec)``; without rows, ``beta * self``, as the CPU does."""
-    if mat.shape[0] == 0 and beta != 0:
-        return self * beta
-    return jnp.broadcast_to(_blend(self, mv(mat, vec), beta, alpha), mat.shape[:1])
+    whole = jnp.broadcast_to(_blend(self, mv(mat, vec), beta, alpha), mat.shape[:1])
+    return whole if whole.size or beta == 0 else self * beta
 
 
 @op("dot", products=True)
