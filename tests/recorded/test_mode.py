@@ -241,7 +241,7 @@ def test_a_loop_is_cut_where_it_comes_around(look):
     with counted() as did, torch_jax.fused():
         found = losses("jax", 24, look)
     assert_same(found, losses("cpu", 24), scale=10)
-    assert did.graphs >= 12  # a group is one step or two, whatever is looked at
+    assert did.graphs >= 8  # a group is a few steps, whatever is looked at
     assert did.compiles <= 8
     with counted() as did, torch_jax.fused():
         losses("jax", 8, look)

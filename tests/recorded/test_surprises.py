@@ -78,7 +78,7 @@ def run(step):
 def test_no_mark_step_is_cut_with_a_warning(loop, monkeypatch):
     monkeypatch.setattr("torch_jax.recorded.lazy._warned", [])
     monkeypatch.setattr(torch_jax, "sync", lambda: None)
-    with config.temporarily("lazy_operators", 30), pytest.warns(UserWarning) as told:
+    with config.temporarily("lazy_operators", 20), pytest.warns(UserWarning) as told:
         did = loop.run()
     (warning,) = (str(one.message) for one in told if "without a torch_jax.sync()" in str(one))
     assert f"{__file__}:" in warning and "DeviceLoader" in warning

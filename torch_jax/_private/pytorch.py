@@ -14,7 +14,6 @@ import importlib
 import itertools
 import operator
 import sys
-import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -124,6 +123,10 @@ AUTOCAST_KEYS = torch._C.DispatchKeySet(_AUTOCAST_KEY)
 DEVICE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+# Autograd of nested tensors has the gradients of composites that other devices decompose.
+WITH_OWN_GRADIENT = DEVICE_KEYS | torch._C.DispatchKeySet(
+    _lookup("_C.DispatchKey.AutogradNestedTensor")
+)
 SPARSE_CPU_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.SparseCPU"))
 SPARSE_META_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.SparseMeta"))
 
@@ -215,6 +218,7 @@ def forget_dispatch(op: Any) -> None:
 fills_new_memory = _lookup("_C._get_deterministic_fill_uninitialized_memory")
 below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
 AFTER_AUTOGRAD = _lookup("_C._after_autograd_keyset")
+dispatch_modes = _lookup("_C._len_torch_dispatch_stack")  # how many there are
 
 
 def takes_errors(key: str, found: list[tuple[bytes, Any]]) -> Iterator[None]:
@@ -234,7 +238,8 @@ def takes_errors(key: str, found: list[tuple[bytes, Any]]) -> Iterator[None]:
     size = ctypes.sizeof(ctypes.c_void_p)
     places = tuple(ctypes.byref(parts, n * size) for n in range(3))
     fetched = itertools.starmap(_fetch_error, itertools.repeat(places))
-    copied = map(operator.itemgetter(1), zip(fetched, map(bytes, itertools.repeat(parts))))
+    copies = map(bytes, itertools.repeat(parts))
+    copied = map(operator.itemgetter(1), zip(fetched, copies, strict=False))
     are_set = map(filter, itertools.repeat(bytes(parts).__ne__), zip(copied))  # none, or one
     carried = map(get_carried, itertools.repeat(key))  # called only where there is an error
     return map(found.extend, map(zip, are_set, itertools.repeat(carried)))

@@ -153,9 +153,10 @@ def forget_compiled() -> None:
 def is_composite(op: Any) -> bool:
     """Return whether PyTorch decomposes the operator above autograd: no kernel may replace it.
 
-    Some with a decomposition have kernels too (``silu_backward``), and gradients of their own.
+    Some with a decomposition have kernels too (``silu_backward``), or gradients (``linear``).
     """
-    return _has_kernel(op, "CompositeImplicitAutograd") and not _has_kernel(op, "CPU")
+    has_own = _has_kernel(op, "CPU") or _has_kernel(op, "Autograd")
+    return _has_kernel(op, "CompositeImplicitAutograd") and not has_own
 
 
 def _has_kernel(op: Any, key: str) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch_jax import config, ops
 from torch_jax._private import pytorch
 from torch_jax.core import forks, log, waking
-from torch_jax.dispatch import attention_choice, autocast, call_jax, ladder, sparse
+from torch_jax.dispatch import attention_choice, autocast, call_jax, ladder, linear, sparse
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.memory import shared
 from torch_jax.ops.registry import TABLE
@@ -57,7 +57,7 @@ def served_names() -> list[str]:
         repeated = packet.startswith("_foreach_") and not gives_out
         return name in TABLE or name in KERNELS or derived or repeated
 
-    composed = _aten("CompositeImplicitAutograd") - _aten("CPU")  # above autograd: stays whole
+    composed = _aten("CompositeImplicitAutograd") - _aten("CPU") - _aten("Autograd")  # by parts
     names = (name.removeprefix("aten::") for name in pytorch.all_op_names() if "aten::" in name)
     return [name for name in names if name not in composed and is_served(name)]
 
@@ -73,6 +73,7 @@ def _above_autograd() -> Any:
     for op, call in ladder.ABOVE_AUTOGRAD.items():
         for key in ("AutogradPrivateUse1", "PrivateUse1"):
             library.impl(op, call, key)
+    library.impl(torch.ops.aten.linear.default, linear.linear, "AutogradPrivateUse1")
     library.impl(attention_choice.GRADIENT, attention_choice.differentiate, "AutogradPrivateUse1")
     return library
 

@@ -228,3 +228,15 @@ def adam(
             square = torch.maximum(maxima[at], square, out=maxima[at])
         root = square.sqrt().div_(corrections[at]).add_(eps)
         param.addcdiv_(mean, root, value=sizes[at])
+
+
+@_stands_in_for("aten::linear_backward")
+def linear_backward(input, grad_output, weight, output_mask):
+    """Return the gradients that PyTorch's CPU has of a linear layer, whose parts it composes."""
+    grads, rows = grad_output.reshape(-1, len(weight)), input.reshape(-1, input.shape[-1])
+    of_input, of_weight, of_bias = output_mask
+    return (
+        grads.mm(weight).view(input.shape) if of_input else None,
+        grads.t().mm(rows) if of_weight else None,
+        grads.sum(0) if of_bias else None,
+    )

@@ -28,7 +28,7 @@ class _Late(NamedTuple):
 
 
 _late: list[_Late] = []
-_asked: deque[tuple[jax.Array, list[_Late]]] = deque()  # whether all of some are true
+_asked: deque[tuple[Any, list[_Late]]] = deque()  # whether all of some are true
 _changing = threading.RLock()  # a handler of signals may wait for a value
 
 
@@ -95,6 +95,7 @@ def _array(flag: Any) -> Any:
     if not isinstance(flag, Node):
         return flag
     return flag.array if flag.recording is None else None
+
 
 
 def _all(flags: list[jax.Array]) -> jax.Array:

@@ -15,6 +15,7 @@ from jax import lax
 from torch_jax import target
 from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import category, opmath, promote, result_type
+from torch_jax.ops.reduction import sum_dim
 from torch_jax.ops.registry import op
 
 _SCALARS = ("beta", "alpha")
@@ -81,6 +82,8 @@ def mm_dtype(self, mat2, out_dtype):
 @op("addmm", "baddbmm", static=_SCALARS, products=True, rows="mat1")
 def addmm(self, mat1, mat2, *, beta=1, alpha=1):
     """Return ``beta * self + alpha * (mat1 @ mat2)``."""
+    if self.dtype != mat2.dtype:
+        raise RuntimeError(f"self and mat2 must have the same dtype, not {self.dtype}")
     if mat2.ndim == self.ndim == 2 < mat1.ndim and len(self) > 1:  # its rows as those of ``mat1``
         self = self.reshape(*mat1.shape[:-1], -1)
     product = _blend(self, matrix_product(mat1, mat2), beta, alpha)
@@ -91,6 +94,30 @@ def addmm(self, mat1, mat2, *, beta=1, alpha=1):
 def addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
     """Do ``addmm`` of half types with a float32 result."""
     return addmm(self, mat1, mat2, beta=beta, alpha=alpha).astype(out_dtype)
+
+
+@op("linear", products=True)
+def linear(input, weight, bias=None):
+    """Return ``input @ weight.T + bias``, of features in the last dimension."""
+    if bias is None:
+        return _rounded(input, weight, ((input.ndim - 1,), (weight.ndim - 1,)))
+    return _blend(bias, dot(input, weight, ((input.ndim - 1,), (weight.ndim - 1,))), 1, 1)
+
+
+@op("linear_backward", products=True, meta=False)
+def linear_backward(self, grad_output, weight, output_mask):
+    """Return the gradients of :func:`linear`'s arguments, None for those that are not asked for.
+
+    Not for complex numbers, whose gradient would be that of the conjugates.
+    """
+    *rows, last = range(self.ndim)
+    of_input, of_weight, of_bias = output_mask
+    found = (
+        _rounded(grad_output, weight, ((last,), (0,))) if of_input else None,
+        _rounded(grad_output, self, (rows, rows)) if of_weight else None,
+        sum_dim(grad_output, rows) if of_bias else None,
+    )
+    return tuple(None if one is None else one.astype(grad_output.dtype) for one in found)
 
 
 @op("addbmm", static=_SCALARS, products=True)
@@ -108,7 +135,7 @@ def mv(self, vec):
 
 @op("addmv", static=_SCALARS, products=True)
 def addmv(self, mat, vec, *, beta=1, alpha=1):
-    """Return ``beta * self + alpha * (mat @ vec)``; without rows, ``beta * self``, as the CPU does."""
+    """Return ``beta * self + alpha * (mat @ vec)``; ``beta * self`` of a matrix without rows."""
     whole = jnp.broadcast_to(_blend(self, mv(mat, vec), beta, alpha), mat.shape[:1])
     return whole if whole.size or beta == 0 else self * beta
 

@@ -27,10 +27,9 @@ from torch_jax.core.patching import AT_FIRST_USE, around, patch
 _KEY = "torch_jax errors"
 _NO_STREAM = "opt_ready_stream && opt_parent_stream"
 _ONE_ACCELERATOR = (
-    "a backward pass over tensors of another accelerator than jax: PyTorch has one accelerator in a "
-    "process, the device 'jax' since torch_jax was imported "
-    "(https://github.com/pytorch/pytorch/issues/161129). Train on the other one in a process that "
-    "does not import torch_jax."
+    "a backward pass on another accelerator: PyTorch has one accelerator in a process, the device "
+    "'jax' since torch_jax was imported (https://github.com/pytorch/pytorch/issues/161129). Train "
+    "on the other one in a process that does not import torch_jax."
 )
 
 _found: list[tuple[bytes, list]] = []  # where errors are, each with the list of its backward pass
