@@ -123,10 +123,6 @@ AUTOCAST_KEYS = torch._C.DispatchKeySet(_AUTOCAST_KEY)
 DEVICE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
-# Autograd of nested tensors has the gradients of composites that other devices decompose.
-WITH_OWN_GRADIENT = DEVICE_KEYS | torch._C.DispatchKeySet(
-    _lookup("_C.DispatchKey.AutogradNestedTensor")
-)
 SPARSE_CPU_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.SparseCPU"))
 SPARSE_META_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.SparseMeta"))
 
@@ -218,7 +214,6 @@ def forget_dispatch(op: Any) -> None:
 fills_new_memory = _lookup("_C._get_deterministic_fill_uninitialized_memory")
 below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
 AFTER_AUTOGRAD = _lookup("_C._after_autograd_keyset")
-dispatch_modes = _lookup("_C._len_torch_dispatch_stack")  # how many there are
 
 
 def takes_errors(key: str, found: list[tuple[bytes, Any]]) -> Iterator[None]:
@@ -269,6 +264,22 @@ class OperatorMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Return ``False``: to skip Dynamo, PyTorch would import it, which takes seconds."""
         return False
+
+
+def keys_of_own_gradient() -> torch._C.DispatchKeySet | None:
+    """Return keys by which autograd takes a composite, that has a gradient, as a whole.
+
+    None where a mode of others sees operators: it is to see those that it sees on other devices.
+    """
+    if not dispatch_modes():
+        return _WHOLE
+    ours = all(isinstance(mode, OperatorMode) for mode in dispatch_stack())
+    return _WHOLE_FOR_MODES if ours else None
+
+
+# autograd of nested tensors does not decompose them, and gives them gradients for all devices
+_WHOLE = DEVICE_KEYS | torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutogradNestedTensor"))
+_WHOLE_FOR_MODES = _WHOLE | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 
 
 def no_dispatch_modes() -> Any:

@@ -23,9 +23,10 @@ _op = torch.ops.aten.linear.default
 
 def linear(input, weight, bias=None) -> torch.Tensor:
     """Return ``input @ weight.T + bias``, of features in the last dimension."""
-    if _is_taken(input, weight, bias):
-        return _op.redispatch(pytorch.WITH_OWN_GRADIENT, input, weight, bias)
-    return _op.decompose(input, weight, bias)
+    keys = pytorch.keys_of_own_gradient() if _is_taken(input, weight, bias) else None
+    if keys is None:
+        return _op.decompose(input, weight, bias)
+    return _op.redispatch(keys, input, weight, bias)
 
 
 def _is_taken(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
@@ -41,7 +42,6 @@ def _is_taken(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
         and (bias is None or _fits(bias, weight))
         and not (x.is_neg() or weight.is_neg())
         and not functorch.forward_mode()
-        and not pytorch.dispatch_modes()
     )
 
 

@@ -97,7 +97,6 @@ def _array(flag: Any) -> Any:
     return flag.array if flag.recording is None else None
 
 
-
 def _all(flags: list[jax.Array]) -> jax.Array:
     """Return whether all are true, by one of few programs: for 2, 4, 8 … of them."""
     if len(flags) == 1:
