@@ -273,7 +273,7 @@ def keys_of_own_gradient() -> torch._C.DispatchKeySet | None:
     """
     if not dispatch_modes():
         return _WHOLE
-    ours = all(isinstance(mode, OperatorMode) for mode in dispatch_stack())
+    ours = all(type(mode).__module__.startswith("torch_jax.") for mode in dispatch_stack())
     return _WHOLE_FOR_MODES if ours else None
 
 

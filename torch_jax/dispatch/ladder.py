@@ -21,7 +21,7 @@ import torch
 
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
-from torch_jax.dispatch import attention_choice, cpu, cross_entropy, recurrent
+from torch_jax.dispatch import attention_choice, cpu, cross_entropy, linear, recurrent
 from torch_jax.dispatch.out_variants import out_kernel
 from torch_jax.dispatch.storage_kernels import COPIES, KERNELS, redispatch_to_meta
 from torch_jax.eager import bound, by_torch, flat_draws, variants
@@ -32,8 +32,10 @@ from torch_jax.ops.registry import TABLE, Lowering
 
 Call = Callable[..., Any]
 
-# Composites that are replaced before autograd sees the operators PyTorch composes them of.
+# Composites that are replaced before autograd sees the operators PyTorch composes them of. Below
+# autograd a kernel of the table serves, if there is one.
 ABOVE_AUTOGRAD: dict[Any, Call] = {
+    torch.ops.aten.linear.default: linear.linear,
     torch.ops.aten.scaled_dot_product_attention.default: attention_choice.attend,
     torch.ops.aten.cross_entropy_loss.default: cross_entropy.cross_entropy,
     **recurrent.NETWORKS,
@@ -157,6 +159,11 @@ def is_composite(op: Any) -> bool:
     """
     has_own = _has_kernel(op, "CPU") or _has_kernel(op, "Autograd")
     return _has_kernel(op, "CompositeImplicitAutograd") and not has_own
+
+
+def above_autograd(op: Any) -> Call | None:
+    """Return what serves an operator before autograd sees its parts; None where it has no parts."""
+    return ABOVE_AUTOGRAD.get(op) or (kernel_of(op) if is_composite(op) else None)
 
 
 def _has_kernel(op: Any, key: str) -> bool:

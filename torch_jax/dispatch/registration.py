@@ -13,7 +13,7 @@ import torch
 from torch_jax import config, ops
 from torch_jax._private import pytorch
 from torch_jax.core import forks, log, waking
-from torch_jax.dispatch import attention_choice, autocast, call_jax, ladder, linear, sparse
+from torch_jax.dispatch import attention_choice, autocast, call_jax, ladder, sparse
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.memory import shared
 from torch_jax.ops.registry import TABLE
@@ -71,9 +71,9 @@ def _above_autograd() -> Any:
     """Register what replaces composites before autograd sees their parts."""
     library = torch.library.Library("aten", "IMPL")
     for op, call in ladder.ABOVE_AUTOGRAD.items():
-        for key in ("AutogradPrivateUse1", "PrivateUse1"):
-            library.impl(op, call, key)
-    library.impl(torch.ops.aten.linear.default, linear.linear, "AutogradPrivateUse1")
+        library.impl(op, call, "AutogradPrivateUse1")
+        if ladder.is_composite(op):
+            library.impl(op, call, "PrivateUse1")
     library.impl(attention_choice.GRADIENT, attention_choice.differentiate, "AutogradPrivateUse1")
     return library
 

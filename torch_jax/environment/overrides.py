@@ -190,8 +190,8 @@ def _call(target: Any, function: Callable[..., Any], takes: str, options: dict) 
     if takes == "torch":
         return _checked(target, function)
     # a composite has no backward formula: autograd must see through the function
-    is_composite = not _is_operator(target) or ladder.is_composite(target)
-    if is_composite and not options:
+    has_parts = not _is_operator(target) or ladder.above_autograd(target) is not None
+    if has_parts and not options:
         return _checked(target, call_jax.jax_function(function))
     lowering = registry.lowering(variants.table_name(target), function, **options)
     kernel = Kernel(target, lowering, signature(target, lowering.static, lowering.writes))
@@ -217,10 +217,14 @@ def _switch_operator(op: Any) -> None:
     """Give an operator, and overloads derived from it, kernels that ask for overrides."""
     if op in _switched:
         return
-    _switched[op] = _register(op, _switch(op))
+    above = ladder.above_autograd(op)
+    _switched[op] = _register(op, _switch(op, ladder.kernel_of(op)), above and _switch(op, above))
     for variant in _variants_of(op):
         if variant not in _switched:
-            _switched[variant] = _register(variant, _derived_switch(variant, op))
+            derived = _derived_switch(variant, op)
+            _switched[variant] = _register(
+                variant, derived, ladder.above_autograd(variant) and derived
+            )
 
 
 def _variants_of(op: Any) -> list[Any]:
@@ -232,19 +236,19 @@ def _variants_of(op: Any) -> list[Any]:
     return [one for one in mutable if variants.functional_of(one) is op]
 
 
-def _register(op: Any, kernel: Callable[..., Any]) -> torch.library.Library:
+def _register(op: Any, kernel: Callable[..., Any], above: Any) -> torch.library.Library:
     library = torch.library.Library(op.namespace, "IMPL")
-    above = ("AutogradPrivateUse1",) if ladder.is_composite(op) else ()
     with warnings.catch_warnings():  # PyTorch warns of the kernel that is replaced
         warnings.simplefilter("ignore")
-        for key in (*above, "PrivateUse1"):
-            library.impl(op, dynamo.unseen(kernel), key, allow_override=True)
+        for key, call in (("AutogradPrivateUse1", above), ("PrivateUse1", kernel)):
+            if call is not None:
+                library.impl(op, dynamo.unseen(call), key, allow_override=True)
     pytorch.forget_dispatch(op)
     return library
 
 
-def _switch(op: Any) -> Callable[..., Any]:
-    before, above_autograd = ladder.kernel_of(op), ladder.is_composite(op)
+def _switch(op: Any, before: Callable[..., Any]) -> Callable[..., Any]:
+    above_autograd = ladder.above_autograd(op) is not None
 
     def switch(*args: Any, **kwargs: Any) -> Any:
         override = chosen(op)

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax._private import jax_core, pytorch
 from torch_jax.core import errors, log, tracers
@@ -288,8 +289,10 @@ class _FunctionLevel(TorchFunctionMode):
 _WAITING = threading.local()  # ``modes`` of nested blocks that wait for an operator to run
 
 
-class _OperatorLevel(pytorch.OperatorMode):
+class _OperatorLevel(TorchDispatchMode):
     """Sees the operators that reach the device."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, trace: CallTree):
         super().__init__()
