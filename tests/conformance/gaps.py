@@ -29,6 +29,9 @@ GAPS: dict[str, list[str]] = {
     "the CPU warns that it resizes an output only where the input has dimensions": [
         "mode out=",
     ],
+    "the CPU makes a matrix of a fitting output, and warns of it, where the input is a vector": [
+        "nn.functional.linear out=",
+    ],
     "the CPU gives infinity or NaN where the device gives the value": [
         "matrix_exp forward:bfloat16,float16",
         "matrix_exp backward:bfloat16,float16",
