@@ -48,6 +48,14 @@ def data_may_come_from_the_device() -> bool:
     return on_jax(weight)
 
 
+@need("torch.nn.modules.linear_cross_entropy_options.LinearCrossEntropyOptions._adjust")
+def chunked_losses_are_summed_in_float32() -> bool:
+    options = nn.modules.linear_cross_entropy_options.LinearCrossEntropyOptions()
+    sizes = {"num_batches": 8, "in_features": 4, "num_classes": 4}
+    found = options._adjust(**sizes, dtype=torch.bfloat16, device=torch.device("jax"))
+    return found.acc_dtype is torch.float32
+
+
 @need("torch.nn.modules.transformer._detect_is_causal_mask")
 def masks_are_not_looked_at() -> bool:
     layer = nn.TransformerEncoderLayer(4, 2, 4, dropout=0.0, batch_first=True)

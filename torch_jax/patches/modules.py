@@ -153,3 +153,14 @@ def _patch_data(descriptor: Any) -> Any:
             self.grad = grad
 
     return property(descriptor.__get__, set_data, descriptor.__delete__)
+
+
+@around(
+    "torch.nn.modules.linear_cross_entropy_options.LinearCrossEntropyOptions._adjust",
+    AT_IMPORT,
+    "torch 2.13",
+)
+def _patch_chunked_losses(original: Any, self: Any, device: Any = None, **sizes: Any) -> Any:
+    """Chunks of a loss of half types are summed in float32 on the CPU and on CUDA alone."""
+    is_ours = device is not None and device.type == _JAX
+    return original(self, **sizes, device=torch.device("cpu") if is_ours else device)
