@@ -96,8 +96,8 @@ def on_host(array: jax.Array) -> np.ndarray:
     try:
         if sharding.Use.begun:
             array = processes.whole(array)
-        if not target.on_cpu():  # a copy takes longer that is asked for when the value is there
-            array.copy_to_host_async()
+        if isinstance(array, jax.Array) and not target.on_cpu():
+            array.copy_to_host_async()  # it takes longer if it is asked for when the value is there
         flags.ask()
         host = np.asarray(jax.block_until_ready(array))
     except RuntimeError as error:
