@@ -2,7 +2,7 @@
 
 PyTorch composes ``linear`` above autograd: of views, a transpose and a product, with a gradient for
 each. PyTorch has a gradient of the whole, too, for devices with a kernel of the whole. A training
-step of a small GPT then is a third of the operators, and takes three quarters of Python's time. The
+step of a small GPT then is a third of the operators, and takes two thirds of Python's time. The
 route is taken above autograd, as for attention (:mod:`torch_jax.dispatch.attention_choice`). Calls
 of another kind go PyTorch's way: where only one of input and weight has a gradient, since the whole
 would keep both; tangents and gradients of complex numbers, which PyTorch has not for the whole;
