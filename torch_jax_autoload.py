@@ -1,4 +1,4 @@
-"""What ``import torch`` calls: it imports :mod:`torch_jax`, which names the device ``jax``.
+"""Name the device ``jax`` when a program imports torch: PyTorch calls :func:`autoload`.
 
 PyTorch has one accelerator in a process, and a device with a name of its own is that accelerator:
 backward passes on CUDA fail then (https://github.com/pytorch/pytorch/issues/161129). So where

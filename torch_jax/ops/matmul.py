@@ -99,9 +99,10 @@ def addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
 @op("linear", products=True)
 def linear(input, weight, bias=None):
     """Return ``input @ weight.T + bias``, of features in the last dimension."""
+    features = (input.ndim - 1,), (weight.ndim - 1,)
     if bias is None:
-        return _rounded(input, weight, ((input.ndim - 1,), (weight.ndim - 1,)))
-    return _blend(bias, dot(input, weight, ((input.ndim - 1,), (weight.ndim - 1,))), 1, 1)
+        return _rounded(input, weight, features)
+    return _blend(bias, dot(input, weight, features), 1, 1)
 
 
 @op("linear_backward", products=True, meta=False)
