@@ -34,6 +34,10 @@ FOUND = {
     "a convolution of an empty image": lambda: check(
         "F.conv1d(a, b, padding=1)", a=T((3, 2, 0)), b=T((2, 2, 1))
     ),
+    "a pooled image of one pixel keeps channels_last strides": lambda: check(
+        "F.max_unpool2d(*F.max_pool2d(a, 2, return_indices=True), 2)",
+        a=T((1, 3, 2, 2), layout="channels_last"),
+    ),
     "an output of a transposed convolution that is empty in one dim": lambda: check(
         "F.conv_transpose3d(a, b, padding=(1, 1, 2))",
         a=T((2, 2, 4, 1, 4), dtype="float64"),

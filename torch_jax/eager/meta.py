@@ -111,5 +111,5 @@ def _spec(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return None
     size, stride = tuple(value.shape), value.stride()
-    plain = geometry.is_row_major(size, stride) or geometry.memory_order(size, stride) is None
+    plain = stride == geometry.row_major(size) or geometry.memory_order(size, stride) is None
     return Output(size, None if plain and 0 not in size else stride, value.dtype)
