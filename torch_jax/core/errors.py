@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_jax.budgets import ROWS_OF_AN_ERROR
 from torch_jax.core import ordinals
 
 SHARED = (
@@ -26,6 +27,8 @@ def describe(value: Any) -> str:
 
     >>> describe([torch.ones(2, 3), 1.5])
     '[float32[2,3], 1.5]'
+    >>> describe(list(range(400)))
+    '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... 400 in all]'
     """
     if isinstance(value, torch.Tensor):
         strided_nested = value.is_nested and value.layout == torch.strided  # has no one shape
@@ -33,7 +36,9 @@ def describe(value: Any) -> str:
         device = "" if value.device.type in ("cpu", "meta") else f"@{value.device}"
         return f"{str(value.dtype).removeprefix('torch.')}[{shape}]{device}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(describe(v) for v in value)}]"
+        shown = [describe(v) for v in value[:ROWS_OF_AN_ERROR]]
+        left_out = [f"... {len(value)} in all"] if len(value) > ROWS_OF_AN_ERROR else []
+        return f"[{', '.join(shown + left_out)}]"
     return repr(value)
 
 
