@@ -185,7 +185,7 @@ def attentions(found: Facts, is_quick: bool) -> None:
     """Time forms of attention, forward and backward together: milliseconds, MiB of temporaries."""
     torch.ones(1, device="jax")
     shapes = [(2, 2, 128, 64)] if is_quick else [(8, 12, 1024, 64), (2, 16, 4096, 128)]
-    for shape, dtype in itertools.product(shapes, (jnp.float32, jnp.bfloat16)):
+    for dtype, shape in itertools.product((jnp.bfloat16, jnp.float32), shapes):
         calls, memory = attention.contenders(shape, True, dtype)
         measured = attention.measure(calls, 3 if is_quick else 15)
         title = f"{' x '.join(map(str, shape))} {dtype.dtype.name}, causal"
@@ -302,18 +302,33 @@ def _in_a_process(name: str, is_quick: bool) -> Facts:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # and what it has started
             child.wait()
-        found = json.loads(file.read_text()) if file.exists() else {"facts": {}, "error": error}
+        found = json.loads(file.read_text()) if file.exists() else {"facts": {}, "error": ""}
+    found["error"] = error or found["error"]
     return found | {"seconds": time.perf_counter() - start}
 
 
+class _Kept(dict[str, Any]):
+    """Facts that are written to a file as they come: a section may be ended at its limit."""
+
+    file: Path
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        self.write("it was ended")
+
+    def write(self, error: str) -> None:
+        """Write the facts so far, and why the section is not done."""
+        self.file.write_text(json.dumps({"facts": self, "error": error}, default=str))
+
+
 def _here(name: str, is_quick: bool, file: Path) -> int:
-    facts: Facts = {}
-    error = ""
+    facts, error = _Kept(), ""
+    facts.file = file
     try:
         SECTIONS[name].run(facts, is_quick)
     except Exception as raised:
         error = _first_line(raised)
-    file.write_text(json.dumps({"facts": facts, "error": error}, default=str))
+    facts.write(error)
     return 0
 
 

@@ -6,8 +6,10 @@ the memory that a program needs besides its arguments and results.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -63,18 +65,22 @@ def contenders(
     arrays = [np.random.RandomState(i).randn(*shape).astype(np.float32) for i in range(4)]
     given = [jnp.asarray(array, dtype) for array in arrays]
     everything = dict.fromkeys(SIZES, Sizes(*(1 << 62 for _ in Sizes._fields)))
-    calls: dict[str, Any] = {}
-    memory = {}
+    lowered = {}
     for name, function in ((CHOSEN, _ours), ("all scores", _ours), (BARE, _jax)):
         is_whole = mock.patch.dict(SIZES, everything if name == "all scores" else {})
         by_blocks = mock.patch.dict(attention_kernels.KERNELS, clear=name == "all scores")
         with x64(), is_whole, by_blocks:
             jax.clear_caches()
-            program = jax.jit(function, static_argnums=4).trace(*given, is_causal).lower()
-        compiled = program.compile(options.whole())
-        memory[name] = compiled.memory_analysis().temp_size_in_bytes >> 20
-        calls[name] = lambda compiled=compiled: jax.block_until_ready(compiled(*given))
-    return calls, memory
+            lowered[name] = jax.jit(function, static_argnums=4).trace(*given, is_causal).lower()
+    with ThreadPoolExecutor() as pool:  # each takes an accelerator's compiler many seconds
+        programs = pool.map(lambda one: one.compile(options.whole()), lowered.values())
+        compiled = dict(zip(lowered, programs, strict=True))
+    used = {name: one.memory_analysis().temp_size_in_bytes >> 20 for name, one in compiled.items()}
+    return {name: functools.partial(_run, one, given) for name, one in compiled.items()}, used
+
+
+def _run(program: Any, given: list[Any]) -> None:
+    jax.block_until_ready(program(*given))
 
 
 def by_torch(shape: tuple[int, ...], is_causal: bool) -> Callable[[], Any]:

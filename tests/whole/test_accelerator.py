@@ -22,7 +22,7 @@ def test_sections_leave_their_facts_in_a_file(monkeypatch, tmp_path, capfd):
     found = json.loads(path.read_text())
     assert [one["error"] for one in found.values()] == ["", ""]
     assert {"versions", "self-test", "conditions"} <= found["doctor"]["facts"].keys()
-    titles = [f"2 x 2 x 128 x 64 {dtype}, causal" for dtype in ("float32", "bfloat16")]
+    titles = [f"2 x 2 x 128 x 64 {dtype}, causal" for dtype in ("bfloat16", "float32")]
     assert list(found["attention"]["facts"]) == titles
     assert "attention: done" in capfd.readouterr().out
 
@@ -30,6 +30,7 @@ def test_sections_leave_their_facts_in_a_file(monkeypatch, tmp_path, capfd):
 def test_a_section_that_fails_keeps_what_it_has_found(monkeypatch, tmp_path):
     def fail(found, is_quick):
         found["before"] = is_quick
+        assert json.loads((tmp_path / "found").read_text())["facts"] == {"before": True}
         raise ValueError("a first line\nand a second")
 
     monkeypatch.setitem(SECTIONS, "smoke", Section(fail, 1))
