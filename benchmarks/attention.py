@@ -69,7 +69,8 @@ def contenders(
     for name, function in ((CHOSEN, _ours), ("all scores", _ours), (BARE, _jax)):
         is_whole = mock.patch.dict(SIZES, everything if name == "all scores" else {})
         by_blocks = mock.patch.dict(attention_kernels.KERNELS, clear=name == "all scores")
-        with x64(), is_whole, by_blocks:
+        precise = jax.default_matmul_precision("highest")  # as PyTorch's are, and ours
+        with x64(), is_whole, by_blocks, precise:
             jax.clear_caches()
             lowered[name] = jax.jit(function, static_argnums=4).trace(*given, is_causal).lower()
     with ThreadPoolExecutor() as pool:  # each takes an accelerator's compiler many seconds

@@ -73,6 +73,15 @@ def test_programs_for_gpus_round_where_a_program_says_so():
         assert options.whole()["xla_allow_excess_precision"] is False
 
 
+def test_only_products_of_half_types_are_compiled_by_triton():
+    line = "stablehlo.dot_general %0, %1, precision = [HIGHEST, HIGHEST] : (tensor<8x4xf32>, )\n"
+    half = line.replace("f32", "bf16")
+    with config.temporarily("target", "gpu-h200"):
+        chosen = [options.whole(one) for one in (line, line + half, line.replace("HIGH", "LOW"))]
+        given = [one.get("xla_gpu_enable_triton_gemm") for one in (*chosen, options.operator())]
+    assert given == [False, None, None, False]
+
+
 def test_a_missing_compiler_is_named_with_the_command(monkeypatch):
     monkeypatch.undo()
 

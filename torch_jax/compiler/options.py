@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -71,15 +72,29 @@ WHOLE: dict[str, tuple[Option, ...]] = {
     ),
 }
 
+_CUBLAS = Option(
+    "xla_gpu_enable_triton_gemm",
+    False,
+    "XLA compiles dozens of Triton kernels for each product, and takes the fastest. One of true "
+    "float32 takes its compiler two to five times as long as one of bfloat16 or TF32 (up to 1.7 s "
+    "before the driver's own compiler): the first step of GPT-2 took an H200 121 s in float32, 16 s "
+    "in TF32. cuBLAS's kernels are compiled already",
+)
+
+# For programs of one operator: nothing is fused with a product.
+OPERATOR: dict[str, tuple[Option, ...]] = {"gpu": (_CUBLAS,)}
+
 # For whole programs whose matrix products gain by it (compiler/products.py says which).
-YNNPACK: dict[str, tuple[Option, ...]] = {
+BY_PRODUCTS: dict[str, tuple[Callable[[str], bool], Option]] = {
     "cpu": (
+        products.suit_ynnpack,
         Option(
             "xla_cpu_experimental_ynn_fusion_type",
             f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{_REDUCTIONS}",
             "products with transposed weights take 10 % less time, those of few rows half",
         ),
     ),
+    "gpu": (products.are_exact, _CUBLAS),
 }
 
 
@@ -87,19 +102,19 @@ def whole(program: str = "") -> dict[str, Any]:
     """Return the options of whole programs, on this platform; of one, where its text is given."""
     platform = target.platform()
     table = *ALWAYS.get(platform, ()), *WHOLE.get(platform, ())
-    if platform in YNNPACK and products.suit_ynnpack(program):
-        table = *table, *YNNPACK[platform]
-    return _known(table)
+    choices = (BY_PRODUCTS[platform],) if program and platform in BY_PRODUCTS else ()
+    return _known((*table, *(option for suits, option in choices if suits(program))))
 
 
 def of_lowered(lowered: Any) -> dict[str, Any]:
     """Return the options of a whole program that JAX has lowered."""
-    return whole(lowered.as_text() if target.platform() in YNNPACK else "")
+    return whole(lowered.as_text() if target.platform() in BY_PRODUCTS else "")
 
 
 def operator() -> dict[str, Any]:
     """Return the options of a single operator, fully optimised."""
-    return _known(ALWAYS.get(target.platform(), ()))
+    platform = target.platform()
+    return _known((*ALWAYS.get(platform, ()), *OPERATOR.get(platform, ())))
 
 
 @functools.cache

@@ -1,10 +1,10 @@
-"""The choice of XLA's library for a program's matrix products on the CPU.
+"""The choice of the library for a program's matrix products.
 
-YNNPACK takes 10 % less time than Eigen where the second matrix is transposed, as a layer's weights
-are (1024 x 1536 by 384 x 1536), half for few rows (8 x 384 by 6282 x 384), a third less in float64
-and as much elsewhere. But it makes the products of a batch one after another on one core, where
-Eigen splits each large one over all (attention of 2 x 8 heads x 512 x 32: 13 ms for 8), and of
-bfloat16 it takes half as long again for many rows. (jaxlib 0.10.2, two cores with AVX2.)
+On the CPU YNNPACK takes 10 % less time than Eigen where the second matrix is transposed, as a
+layer's weights are (1024 x 1536 by 384 x 1536), half for few rows (8 x 384 by 6282 x 384), a third
+less in float64 and as much elsewhere. But it makes the products of a batch one after another on one
+core, where Eigen splits each large one over all (attention of 2 x 8 heads x 512 x 32: 13 ms for 8),
+and of bfloat16 it takes half as long again for many rows. (jaxlib 0.10.2, two cores with AVX2.)
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from torch_jax.budgets import MULTIPLICATIONS_OF_A_PRODUCT, ROWS_OF_A_BFLOAT16_PRODUCT
 
+_PRODUCT = re.compile(r"stablehlo\.dot_general .*")
 _LINE = re.compile(
     r"stablehlo\.dot_general .*?(?:batching_dims = \[(?P<batch>[\d, ]*)\] x \[[\d, ]*\], )?"
     r"contracting_dims = \[(?P<depth>[\d, ]*)\] x .*: \(tensor<(?P<first>[^>]*)>, [^)]*\) -> "
@@ -51,6 +52,17 @@ def suit_ynnpack(program: str) -> bool:
     """Return whether a program has products, and YNNPACK takes no longer for any than Eigen."""
     found = products(program)
     return bool(found) and not any(map(_suits_eigen, found or ()))
+
+
+def are_exact(program: str) -> bool:
+    """Return whether a program has products, and all are of true float32 or of float64.
+
+    >>> line = "stablehlo.dot_general %0, %1, precision = [HIGHEST, HIGHEST] : (tensor<8x4xf32>"
+    >>> [are_exact(one) for one in (line, line.replace("HIGHEST", "DEFAULT"), "")]
+    [True, False, False]
+    """
+    found = _PRODUCT.findall(program)
+    return bool(found) and all("HIGHEST" in one and "f16>" not in one for one in found)
 
 
 def _suits_eigen(one: Product) -> bool:

@@ -8,12 +8,13 @@ numbers among them; where sizes change, also for each set of sizes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -59,8 +60,10 @@ class _Scalar(NamedTuple):
 class _Compiled:
     """The executable of one form, and the origins of its results; filled by its trace."""
 
-    def __init__(self, run: Any):
-        self.run = run
+    run: Any  # with the options that suit what the trace has shown
+
+    def __init__(self, jitted: Callable[..., Any]):
+        self.jitted = jitted
         self.start, self.is_ready = time.perf_counter(), False
         self.results: list[Any] = []
         self.fresh = 0  # how many arrays come out before those that are written
@@ -90,7 +93,7 @@ class Executable:
         options: dict[str, Any] | None = None,
     ):
         self.graph, self.name = graph, name
-        self.options = xla_options.whole() | (options or {})
+        self._options = options or {}
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         values = [node.meta.get("val") for node in placeholders]
         wanted = sorted({*donated, *_written(graph, placeholders)}) if donates else []
@@ -166,8 +169,10 @@ class Executable:
         """Trace a call of a new form, which shows the inputs that it writes."""
         compiled = self._make(given)
         try:
-            with x64():
-                compiled.run.trace(_NO_WORDS, *memories)
+            with x64(), _without_warnings_of_donation():
+                lowered = compiled.jitted().trace(_NO_WORDS, *memories).lower()
+            chosen = xla_options.of_lowered(lowered) | self._options
+            compiled.run = compiled.jitted(compiler_options=chosen)
         except Exception as error:
             self._raise(error, memories)
         self._arrange(compiled, given)
@@ -177,8 +182,7 @@ class Executable:
 
     def _first_launch(self, compiled: _Compiled, words: Any, given: list, memories: list) -> list:
         """Launch a call of a new form, for which XLA compiles."""
-        with warnings.catch_warnings(), progress.program(self.name):
-            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        with _without_warnings_of_donation(), progress.program(self.name):
             arrays = self._launch(compiled, words, given, memories)
         compiled.is_ready = True
         what = "specialised" if len(self._compiled) > 1 or self._dynamic else "compiled"
@@ -269,13 +273,20 @@ class Executable:
 
         donated = [at + 1 for at in self._donated]  # argument 0 is the random key words
         run = fusion.bounded(torch_jax_graph)
-        compiled = _Compiled(jax.jit(run, donate_argnums=donated, compiler_options=self.options))
+        compiled = _Compiled(functools.partial(jax.jit, run, donate_argnums=donated))
         return compiled
 
     def _on_host(self) -> list[bool]:
         """Return, for each output, whether it is on the CPU in the graph."""
         results: Any = self.graph.graph.output_node().args[0]
         return [isinstance(one, fx.Node) and _is_on_host(one) for one in results]
+
+
+@contextlib.contextmanager
+def _without_warnings_of_donation() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        yield
 
 
 def _unless_wrong(written: list[int], before: list, after: list, checks: list[Any]) -> list[Any]:
