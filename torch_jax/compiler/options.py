@@ -77,8 +77,8 @@ _CUBLAS = Option(
     False,
     "XLA compiles dozens of Triton kernels for each product, and takes the fastest. One of true "
     "float32 takes its compiler two to five times as long as one of bfloat16 or TF32 (up to 1.7 s "
-    "before the driver's own compiler): the first step of GPT-2 took an H200 121 s in float32, 16 s "
-    "in TF32. cuBLAS's kernels are compiled already",
+    "before the driver's own compiler): the first step of GPT-2 took an H200 121 s in float32, and "
+    "16 s in TF32. cuBLAS's kernels are compiled already",
 )
 
 # For programs of one operator: nothing is fused with a product.
