@@ -112,6 +112,26 @@ def test_equal_updates_are_lowered_once_and_given_their_numbers_once(programs):
     assert found[0] == found[1]
 
 
+def normed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Two steps without parameters of their own, by one operator with a number each."""
+    for epsilon in model.epsilons:
+        x = (x * 2).relu().add(epsilon)
+    return x
+
+
+def test_equal_numbers_of_one_operator_are_one_input(programs):
+    model, x = nn.Module(), torch.tensor([-1.0, 1.0])
+    runs = [(0.25, 0.25), (0.25, 0.5), (0.0, -0.0), (0.75, 0.75)]
+    with counted() as did:
+        for model.epsilons in runs:
+            with torch_jax.lazy():
+                found = normed(model, x.to("jax"))
+            assert torch.equal(found.cpu(), normed(model, x))
+    inputs = [text[text.index("@main(") :].partition(":")[2][:10] for _, text in programs]
+    assert [one.lstrip().split("x")[0] for one in inputs] == ["tensor<1", "tensor<2"]
+    assert did.explanations[1].endswith("differ now that were equal in all calls of one operator")
+
+
 @pytest.mark.slow
 def test_lists_of_numbers_keep_what_each_position_has():
     lists = ([2.0] * 3, [2.0, 2.0, 3.0], [0.0, -0.0, 0.0], [2.0], [True, 1, 1.0], [1, 1, 1])

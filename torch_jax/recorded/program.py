@@ -25,6 +25,7 @@ from torch_jax.core.absent import Absent
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
 from torch_jax.recorded.bodies import beginning_at
+from torch_jax.recorded.floats import Floats
 from torch_jax.recorded.one_by_one import Operands, at_once, compile_nothing
 from torch_jax.recorded.path import Given, Number, Result, State, Step, drop
 
@@ -45,20 +46,25 @@ class Program:
         outputs: tuple[int, ...],
         donated: tuple[int, ...],
         arrays: Sequence[Any],
+        floats: Sequence[float] | None = None,
     ):
-        """Take a graph, its wanted results, and arrays like those that it is given."""
+        """Take a graph, its wanted results, and arrays like those that it is given.
+
+        Of equal ``floats`` of one operand it takes one; of others, that differ, it is no program.
+        """
         steps, forms, heirs = state.steps(), _forms(state), _heirs(state)
         pairs = [(_form(arrays[at]), heirs.get(at)) for at in donated]
         outputs = tuple(donation.order(outputs, forms.__getitem__, pairs))
         self.outputs = outputs  # the numbers of the results that it gives
         self.donated = donated  # which of the arrays it may write its results over
-        self._doubles = _doubles(steps)
+        self.floats = Floats(steps, floats)
+        self._doubles = frozenset(map(self.floats.places.__getitem__, _doubles(steps)))
         self.needed = frozenset(outputs)
         self._compiled: Any = None
         self._made = compilations.NOTHING  # by another thread
         jitted: Any = functools.partial(
             jax.jit,
-            fusion.bounded(_function(steps, outputs, self._doubles)),
+            fusion.bounded(_function(steps, outputs, self._doubles, self.floats.places)),
             donate_argnums=tuple(at + 3 for at in donated),
             compiler_options=options.whole(),
             keep_unused=True,
@@ -115,7 +121,7 @@ class Program:
 
     def _as_arrays(self, floats: Any, integers: Any, arrays: list[Any]) -> tuple[Any, ...]:
         """Return what the program is given: floats in two widths where both are asked for."""
-        doubles: Any = np.asarray(floats, np.float64)
+        doubles: Any = self.floats.taken(floats)
         with np.errstate(over="ignore"):  # what is too large for float32 is infinite
             singles = doubles.astype(np.float32)
         if not self._doubles:
@@ -223,7 +229,7 @@ _LOOKED_AT = frozenset((4, 16, 64, 256))
 
 
 def program_for(
-    state: State, nodes: list[Any], arrays: list[Any], may_collect: bool = False
+    state: State, nodes: list[Any], given: Numbered, may_collect: bool = False
 ) -> tuple[Program, bool]:
     """Return a program of a graph that gives all reachable results, and whether it is a new one.
 
@@ -232,23 +238,26 @@ def program_for(
     before the second is made, which a later run that can write over more arrays gets, too.
     """
     jax_core.free_seen()  # what PyTorch has seen counts as held until then
+    floats, _, arrays = given
     outputs, dead = live(nodes), _dead(arrays)
-    found = _serving(state, outputs, dead)
+    found = _serving(state, outputs, dead, floats)
     if found is None and may_collect and state.programs and state.may_collect and gc.isenabled():
         state.may_collect = False
         gc.collect()
-        found = _serving(state, live(nodes), _dead(arrays))
+        found = _serving(state, live(nodes), _dead(arrays), floats)
     if found is not None:
         if may_collect and state.runs in _LOOKED_AT and len(state.programs) == 1:
             donated = _donatable(state, found.outputs, dead, arrays)
             if len(donated) > len(found.donated):
-                return Program(state, found.outputs, donated, arrays), True
+                given_floats = None if found.floats.is_apart else floats
+                return Program(state, found.outputs, donated, arrays, given_floats), True
         return found, False
     # what was garbage is needed, too: the next time it may be there again
     outputs = tuple(sorted({*outputs, *chain.from_iterable(one.outputs for one in state.programs)}))
     donatable = dead.intersection(*(one.donated for one in state.programs))
     donated = _donatable(state, outputs, donatable, arrays)
-    return Program(state, outputs, donated, arrays), True
+    are_equal = all(one.floats.fit(floats) and not one.floats.is_apart for one in state.programs)
+    return Program(state, outputs, donated, arrays, floats if are_equal else None), True
 
 
 def keep(state: State, program: Program) -> None:
@@ -258,10 +267,12 @@ def keep(state: State, program: Program) -> None:
     state.programs[1:] = [program]
 
 
-def _serving(state: State, wanted: tuple[int, ...], dead: frozenset[int]) -> Program | None:
+def _serving(
+    state: State, wanted: tuple[int, ...], dead: frozenset[int], floats: list[float]
+) -> Program | None:
     """Return the program that gives least beside the wanted results, and loses dead arrays only."""
     given = (one for one in state.programs if one.needed.issuperset(wanted))
-    fitting = [one for one in given if dead.issuperset(one.donated)]
+    fitting = [one for one in given if dead.issuperset(one.donated) and one.floats.fit(floats)]
     return min(fitting, key=lambda one: (len(one.outputs), -len(one.donated)), default=None)
 
 
@@ -312,16 +323,22 @@ def _heirs(state: State) -> dict[int, int]:
 
 
 def _function(
-    steps: Sequence[Step], outputs: Sequence[int], of_doubles: frozenset[int]
+    steps: Sequence[Step],
+    outputs: Sequence[int],
+    of_doubles: frozenset[int],
+    places: Sequence[int],
 ) -> Callable[..., list[Any]]:
-    """Return the function that computes a graph, and takes the floats ``of_doubles`` as such."""
+    """Return the function that computes a graph, and takes the floats ``of_doubles`` as such.
+
+    ``places`` are those of the graph's floats among the ones that it takes.
+    """
 
     def torch_jax_recorded(singles: Any, doubles: Any, integers: Any, *arrays: Any) -> list[Any]:
         floats = [
             doubles[at] if at in of_doubles else singles[at].astype(np.float64)
             for at in range(len(singles))
         ]
-        operands = Operands(floats, integers, arrays)
+        operands = Operands([floats[place] for place in places], integers, arrays)
         for step in steps:
             body = core.jaxpr_as_fun(jax_core.as_if_at(step.line, beginning_at(step)))
             operands.results += body(*operands.of(step))

@@ -147,7 +147,7 @@ class Recording:
         if not state.programs:
             if state.runs < max(self.first_compiled() - 1, 1 + self._is_early):
                 return None
-        program, is_new = program_for(state, nodes, given[2], not self.recorder.is_patient)
+        program, is_new = program_for(state, nodes, given, not self.recorder.is_patient)
         if is_new:
             report = functools.partial(COUNTS.compiled, explain(state, program))
             if self.first_compiled() > 1:
@@ -172,7 +172,7 @@ class Recording:
 
     def _stand_in(self, state: State, nodes: list, given: Numbered) -> None:
         """Lower a graph for chips that are elsewhere, and give its live results a form."""
-        program, is_new = program_for(state, nodes, given[2])
+        program, is_new = program_for(state, nodes, given)
         if is_new:
             keep(state, program)
         wanted = _wanted(program, nodes)
@@ -186,8 +186,9 @@ class Recording:
     def lowered(self) -> Any:
         """Return what JAX lowers for what is written down, in place of running it."""
         state, nodes, numbers, arrays = self.written_down()
-        program, _ = program_for(state, nodes, arrays)
-        return program.lower((*by_kind(numbers), arrays), _wanted(program, nodes))
+        given = *by_kind(numbers), arrays
+        program, _ = program_for(state, nodes, given)
+        return program.lower(given, _wanted(program, nodes))
 
     def _launch(self, program: Program, nodes: list, given: Numbered) -> None:
         """Run a program, which may write over its arrays: nothing may come between."""
