@@ -22,21 +22,13 @@ class Row(NamedTuple):
 
 
 class MemoryReport(NamedTuple):
-    """The answer of :func:`memory_report`; ``print`` shows it as tables.
+    """The answer of :func:`memory_report`; ``print`` shows it as tables."""
 
-    Attributes:
-      bytes: of all arrays that are alive.
-      limit: bytes of the device, 0 where JAX does not report it (the CPU).
-      modules: parameters, buffers, gradients and optimizer state, largest first.
-      others: all other arrays by dtype and shape, largest first.
-      top: how many rows of each table ``print`` shows.
-    """
-
-    bytes: int
-    limit: int
-    modules: tuple[Row, ...]
-    others: tuple[Row, ...]
-    top: int = ROWS_OF_A_TABLE
+    bytes: int  # of all arrays that are alive
+    limit: int  # bytes of the device, 0 where JAX does not report it (the CPU)
+    modules: tuple[Row, ...]  # parameters, buffers, gradients and optimizer state, largest first
+    others: tuple[Row, ...]  # all other arrays by dtype and shape, largest first
+    top: int = ROWS_OF_A_TABLE  # how many rows of each table ``print`` shows
 
     def __str__(self) -> str:
         arrays = sum(row.arrays for row in (*self.modules, *self.others))

@@ -52,10 +52,7 @@ class Order:
     """The collectives that one process asks a group for, in their order."""
 
     def __init__(self, name: str, called: str, rank: int, ranks: tuple[int, ...]) -> None:
-        """Take a unique name of the group, and ``called``, its name in PyTorch.
-
-        ``rank`` is the place of this process among ``ranks``.
-        """
+        """Take a unique name of the group, its name in PyTorch, and a place among ``ranks``."""
         self.group = f"group {called!r} of ranks {list(ranks)}"
         self.ranks, self.own = ranks, ranks[rank]
         is_alone = len(ranks) == 1
@@ -68,10 +65,7 @@ class Order:
         self._known: set[tuple[Asked, Asked]] = set()
 
     def next(self, name: str, static: tuple, tensors: Sequence[torch.Tensor], options: Any) -> Call:
-        """Return the next call; report it unless it has followed the last one before.
-
-        ``tensors`` are those of one form in all processes.
-        """
+        """Return the next call; report it unless it has followed the last one before."""
         forms = tuple([(tensor.dtype, tensor.shape) for tensor in tensors])
         asked = name, (*static, getattr(options, "rootRank", None)), forms
         pair = self._last, asked
@@ -130,10 +124,7 @@ class Call:
             self._order.shared.first(self._key("end"), text)
 
     def is_agreed(self) -> bool:
-        """Return whether all processes are known to ask for the same collective.
-
-        Raises ``torch.distributed.DistBackendError`` if one is known to ask for another.
-        """
+        """Return whether all processes are known to ask for the same collective, or raise."""
         order, shared = self._order, self._order.shared
         if not self._line:
             return False
@@ -150,13 +141,7 @@ class Call:
             return True
 
     def wait(self, limit: timedelta) -> None:
-        """Wait until all processes ask for the same, if this call is one that is compared.
-
-        Raises:
-          torch.distributed.DistBackendError: a process asks for another collective.
-          RuntimeError: a process has ended.
-          TimeoutError: a process has not come within ``limit``.
-        """
+        """Wait until all processes ask for the same, if this call is one that is compared."""
         if not self._line:
             return
         begun = time.monotonic()
@@ -191,10 +176,7 @@ class Call:
             self._is_shown = False
 
     def came_through(self) -> None:
-        """Take back the reports of a call that has been run after all.
-
-        Raises ``torch.distributed.DistBackendError`` if it has met another one.
-        """
+        """Take back the reports of a call that has been run after all; raise if it met another."""
         self._hide()
         shared = self._order.shared
         if self._line and not self.is_agreed() and shared.add(self._key("came"), -1) == 0:

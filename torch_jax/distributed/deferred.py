@@ -25,8 +25,7 @@ Part = tuple[str, torch.nn.Module]
 def parts_on_meta(module: torch.nn.Module, init: Init | None) -> list[Part]:
     """Return the modules that hold tensors on ``meta``, each after those below it.
 
-    Raises:
-      RuntimeError: there is no ``init``, and one of them cannot fill its tensors.
+    Without ``init`` each must be able to fill its tensors.
     """
     parts, met = [], set[int]()
     for part in _after_children("", module):

@@ -16,14 +16,9 @@ _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Processes(NamedTuple):
-    """The place of this process among those that have joined.
+    """The place of this process among those that have joined."""
 
-    Attributes:
-      rank: its number, from 0.
-      size: how many there are.
-    """
-
-    rank: int
+    rank: int  # from 0
     size: int
 
 

@@ -39,9 +39,6 @@ def join(store: Any, rank: int, size: int) -> None:
     """Make JAX know the other processes; the default group of a process calls it.
 
     A process joins once: later groups of the same size find the processes connected.
-
-    Raises ``RuntimeError`` if JAX has made its devices before, or if the process has joined
-    others.
     """
     global _joined
     known = (rank, size) if _joined is None else (_joined.rank, _joined.size)
@@ -105,10 +102,7 @@ def _address(store: Any) -> str:
 
 
 def ended() -> list[int]:
-    """Return the ranks, of the default group, whose processes have ended, in order.
-
-    The list is empty if this cannot be found out.
-    """
+    """Return the ranks, of the default group, whose processes are known to have ended, in order."""
     if _joined is None:
         return []
     try:

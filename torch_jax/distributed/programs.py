@@ -122,13 +122,9 @@ def _program(ranks: tuple[int, ...], body: Body, static: tuple) -> Callable[...,
 def run(
     ranks: tuple[int, ...], body: Body, static: tuple, arrays: Sequence[Any]
 ) -> list[jax.Array]:
-    """Run a collective over processes, and wait for it; JAX's errors are raised.
+    """Run a function of this module over processes, on the arrays of this one, and wait for it.
 
-    Args:
-      ranks: the processes, in the order of the group.
-      body: a function of this module.
-      static: its leading arguments, which are compiled in.
-      arrays: those of this process; ``TypeError`` is raised for values that are none.
+    ``static`` are its leading arguments, which are compiled in.
     """
     sharding = NamedSharding(_mesh(ranks), _SAME)  # arrays claim to have it
     with x64():

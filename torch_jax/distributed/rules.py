@@ -25,16 +25,8 @@ def tensors_of(module: torch.nn.Module, once: bool = False) -> Iterator[tuple[st
 def shardings(module: torch.nn.Module, mesh: Mesh, spec: Any) -> dict[int, NamedSharding]:
     """Return for each parameter and buffer, by its id, the sharding that it is to have.
 
-    A rule that no name needs causes a warning, as it may be misspelled; ``*`` may be idle.
-
-    Args:
-      module: the owner of the parameters.
-      mesh: its devices.
-      spec: a specification for all, or a dict of such by patterns of names. The first that fits
-        counts, for a tied tensor that of its first name.
-
-    Raises:
-      ValueError: a name fits no rule, or a tensor cannot be sharded so; all of these are named.
+    The first rule that fits counts, for a tied tensor that of its first name. A rule that no name
+    needs causes a warning, as it may be misspelled; ``*`` may be idle.
     """
     rules = spec if isinstance(spec, Mapping) else {"*": spec}
     found: dict[int, NamedSharding] = {}

@@ -197,11 +197,7 @@ def _refuse_traced() -> None:
 
 
 def _memory_shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape that the memory behind a tensor has, or can be given, and its order.
-
-    Raises:
-      ValueError: the tensor is a part of a greater memory.
-    """
+    """Return the shape that the memory behind a tensor has, or can be given, and its order."""
     memory = storage.held_by(tensor)
     order = geometry.memory_order(tuple(tensor.shape), tensor.stride())
     if (

@@ -150,7 +150,7 @@ def export(
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
         held = {name: storage.wrap(array) for name, array in weights.items()}
         args, kwargs = pytree.tree_map_only(jax.Array, storage.wrap, arguments.filled(arrays))
-        run = GraphRun(words, mode=_OnDevice())
+        run = GraphRun(words, mode=HostConstants())
         with running(run, autograd=True), torch.no_grad():
             if isinstance(model, torch.nn.Module):
                 return _plain(torch.func.functional_call(model, held, args, kwargs))
@@ -168,32 +168,16 @@ def _platforms(names: Any) -> tuple[str, ...] | None:
     return names or None
 
 
-class _OnDevice(pytorch.OperatorMode):
-    """Makes constants of the program of the CPU tensors that a model uses beside its weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._constants = HostConstants()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._constants.call(func, args, kwargs or {})
-
-
 _INPUTS = torch.Tensor, jax.ShapeDtypeStruct
 
 
 class _Arguments:
-    """The arguments of a model: shapes of tensors, None for fixed ones.
-
-    Attributes:
-      shapes: ``(args, kwargs)`` with shapes and dtypes for tensors and None for others; named
-        arguments without tensors are left out.
-      static: fixed arguments, by their path, as far as a file can hold them.
-    """
+    """The arguments of a model: shapes of tensors, None for fixed ones."""
 
     def __init__(self, args: tuple, kwargs: dict[str, Any]):
         self.given = args, kwargs
-        self.static: dict[str, Any] = {}
+        self.static: dict[str, Any] = {}  # fixed ones, by path, as a file can hold them
+        # ``(args, kwargs)``; named arguments without tensors are left out
         self.shapes = exported_file.Arguments(args, kwargs).map(self._note)
 
     def _note(self, name: str, leaf: Any) -> Any:

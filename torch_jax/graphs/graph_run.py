@@ -96,7 +96,7 @@ class GraphRun:
         )
 
 
-class HostConstants:
+class HostConstants(pytorch.OperatorMode):
     """CPU tensors that a function uses, on the device where they meet tensors of it.
 
     They are neither parameters nor buffers: a plain attribute, one in a list, one of a closure, one
@@ -105,7 +105,11 @@ class HostConstants:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._moved: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.call(func, args, kwargs or {})
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call an operator; again, with CPU tensors that it reads moved, if it wants one device."""

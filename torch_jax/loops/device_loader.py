@@ -154,11 +154,7 @@ def sharder(mesh: Any, spec: Any) -> Move:
 
 
 def _joined(tensor: torch.Tensor, mesh: Any, spec: Any) -> torch.Tensor:
-    """Return a tensor over the devices of all processes, each of which has its part.
-
-    Raises:
-      ValueError: the parts cannot be split over the devices, of which each process needs some.
-    """
+    """Return a tensor over the devices of all processes, each of which has its part."""
     fitting = tuple(sharding.spec_of(spec))[: tensor.dim()]
     wanted = sharding.named(mesh, fitting, (0,) * tensor.dim())
     parts = len(wanted.spec)

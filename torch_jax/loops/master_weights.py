@@ -7,6 +7,7 @@ A step of an optimizer is often too small to change a parameter in bfloat16. So 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -69,20 +70,9 @@ class MasterWeights(Optimizer):
 
     # --- attributes of the optimizer within -------------------------------------------------------
 
-    @property
-    def param_groups(self) -> Any:  # type: ignore[override]
-        """Return the groups of the optimizer within, over the masters."""
-        return self.optimizer.param_groups
-
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        """Return the state of the optimizer within, by master."""
-        return self.optimizer.state
-
-    @property
-    def defaults(self) -> Any:  # type: ignore[override]
-        """Return the defaults of the optimizer within."""
-        return self.optimizer.defaults
+    param_groups: Any = property(attrgetter("optimizer.param_groups"))
+    state: Any = property(attrgetter("optimizer.state"))
+    defaults: Any = property(attrgetter("optimizer.defaults"))
 
     def __repr__(self) -> str:
         return f"MasterWeights({self.optimizer!r})"
@@ -154,12 +144,11 @@ class MasterWeights(Optimizer):
         """
         inner = dict(state_dict)
         found = inner.pop("masters", None)
-        if found is not None and [tuple(m.shape) for m in found] != [
-            tuple(m.shape) for m in self.masters.values()
-        ]:
+        own = [tuple(m.shape) for m in self.masters.values()]
+        if found is not None and [tuple(m.shape) for m in found] != own:
             raise ValueError(
                 f"the state has masters of {len(found)} parameters, and the optimizer "
-                f"{len(self.masters)} of low precision, or of other shapes"
+                f"{len(own)} of low precision, or of other shapes"
             )
         self.optimizer.load_state_dict(inner)
         if found is None:

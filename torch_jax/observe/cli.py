@@ -14,14 +14,11 @@ from typing import Any, NamedTuple
 
 
 class Command(NamedTuple):
-    """A row: the module of a command below ``torch_jax``, its help, and errors that are answers.
+    """A row: one command."""
 
-    Such an error (an unknown name, say) is printed without a traceback.
-    """
-
-    module: str
+    module: str  # below ``torch_jax``
     help: str
-    refusals: tuple[type[Exception], ...] = ()
+    refusals: tuple[type[Exception], ...] = ()  # errors that are printed without a traceback
 
 
 COMMANDS = {

@@ -29,25 +29,19 @@ class Row(NamedTuple):
 
 
 class Sharded(NamedTuple):
-    """A tensor beside others that lie on a mesh: ``spec`` is None where it lies on one device.
-
-    ``bytes`` are those of its part on each device.
-    """
+    """A tensor beside others that lie on a mesh."""
 
     name: str
     shape: tuple[int, ...]
-    spec: tuple[Any, ...] | None
-    bytes: int
+    spec: tuple[Any, ...] | None  # None where it lies on one device
+    bytes: int  # of its part on each device
 
 
 class Whereabouts(NamedTuple):
-    """The answer of :func:`where_is`; ``print`` shows it as a table. The first row is the whole.
-
-    If a tensor lies on a mesh of devices, ``shardings`` has one entry for each tensor.
-    """
+    """The answer of :func:`where_is`; ``print`` shows it as a table. The first row is the whole."""
 
     rows: tuple[Row, ...]
-    shardings: tuple[Sharded, ...] = ()
+    shardings: tuple[Sharded, ...] = ()  # of each tensor, if one lies on a mesh of devices
 
     def __str__(self) -> str:
         cells = [("module", "devices", "dtypes", "tensors", "memory")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 
 import torch
@@ -105,36 +106,19 @@ class Llama(nn.Module):
 
 
 def train(
-    sizes: Model,
-    axes: Mapping[str, int],
-    batch: int,
-    length: int,
-    again: bool = True,
-    loop: bool = True,
-    steps: int = 2,
+    sizes: Model, axes: Mapping[str, int], batch: int, length: int, again: bool, loop: bool
 ) -> int:
     """Train by AdamW under autocast to bfloat16, and return the number of parameters.
 
-    Args:
-      sizes: of the model.
-      axes: the lengths of the mesh, of :data:`AXES`.
-      batch: sequences of a step, over all chips.
-      length: tokens of a sequence.
-      again: whether layers are computed again in the backward pass.
-      loop: whether the layers are one loop of the program.
-      steps: their number; the first makes the optimizer's state.
-
-    Raises:
-      ValueError: the mesh does not divide a matrix or the batch, or the chips are fewer.
+    ``batch`` is the sequences of a step, over all chips, and ``length`` the tokens of each;
+    ``again`` and ``loop`` are those of :class:`Llama`.
     """
     mesh = torch_jax.mesh(**{name: axes.get(name, 1) for name in AXES})
+    between = functools.partial(
+        torch_jax.with_sharding_constraint, spec=(_BATCH, None, None), mesh=mesh
+    )
     with torch.device("meta"):  # no chip ever holds the whole model
-        model = Llama(
-            sizes,
-            lambda x: torch_jax.with_sharding_constraint(x, (_BATCH, None, None), mesh),
-            again,
-            loop,
-        )
+        model = Llama(sizes, between, again, loop)
     torch_jax.shard(model, mesh, RULES)
     optimizer = torch.optim.AdamW(model.parameters())
 
@@ -149,6 +133,6 @@ def train(
         return loss.detach()
 
     tokens = torch.zeros(batch, length + 1, dtype=torch.long)
-    for _ in range(steps):
+    for _ in range(2):  # the first step makes the optimizer's state
         step(torch_jax.shard(tokens, mesh, (_BATCH,)))
     return sum(one.numel() for one in model.parameters())

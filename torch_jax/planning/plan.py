@@ -31,15 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def answer(given: argparse.Namespace) -> int:
-    """Compile the training step for each mesh, and print a page for each.
-
-    Returns:
-      0 if a step fits, else 1.
-
-    Raises:
-      ValueError: the chips are unknown, or a model, mesh or batch is not valid.
-      NoCompiler: the compiler of the chips is not installed.
-    """
+    """Compile the training step for each mesh, and print a page for each; return 0 if one fits."""
     model, chips = sizes.model(given.config), target.parse(given.target).chips
     for name in ("batch", "length"):
         if getattr(given, name) < 1:

@@ -47,9 +47,6 @@ FAMILY = "llama mistral qwen2 qwen3 gemma gemma2 granite olmo2 phi3 smollm3".spl
 def model(config: str | Path | Mapping[str, Any]) -> Model:
     """Return a model by its name, by the path of a ``config.json``, or by the contents of one.
 
-    Raises:
-      ValueError: there is no such name or file, sizes are missing, or it is of another family.
-
     >>> model("llama-3-70b").num_hidden_layers
     80
     """

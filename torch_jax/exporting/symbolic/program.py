@@ -92,8 +92,7 @@ def ranges_of(program: Any) -> dict[str, tuple[int, int | None]]:
 class SymbolicProgram:
     """An ``ExportedProgram`` as a function of arrays, of any sizes that it allows.
 
-    Attributes:
-      state: its parameters, buffers and constants by name.
+    ``state`` is its parameters, buffers and constants by name.
     """
 
     def __init__(self, program: Any):

@@ -45,34 +45,22 @@ class Kernels(NamedTuple):
 class Profile:
     """The time of calls, in parts; ``str`` of it is a page for people, ``vars`` of it for programs.
 
-    Attributes:
-      what: the function, or the script.
-      calls: the number of calls that the seconds below are of.
-      seconds: from the begin of the first call to the end of the last one's work on the device.
-      busy: how long any kernel ran on the device.
-      parts: seconds of each part of Python's work, the longest first, see :mod:`.samples`; the
-        device's work meanwhile is in none of them, unless Python waited for it.
-      compiles: how many programs were compiled.
-      loaded: how many were loaded from disk.
-      kernels: those of XLA, by name and line; their seconds are of each thread or stream by itself.
-      lines: the same by line of the user's alone.
-      moves: seconds of kernels that only copy.
-      python_lines: how many samples found each line of the user's, ``(file, line, function)``.
-      is_script: whether a whole script was run, from its imports on.
+    The device's work is in none of the parts of Python's work (:mod:`.samples`), unless Python
+    waited for it. Seconds of kernels are of each thread or stream by itself.
     """
 
-    what: str
-    calls: int
-    seconds: float
-    busy: float
-    parts: dict[str, float]
-    compiles: int
-    loaded: int
-    kernels: list[Kernels]
-    lines: list[Kernels]
-    moves: float
-    python_lines: dict[tuple[str, int, str], int]
-    is_script: bool = False
+    what: str  # the function, or the script
+    calls: int  # that the seconds below are of
+    seconds: float  # from the begin of the first call to the end of the last one's work
+    busy: float  # how long any kernel ran on the device
+    parts: dict[str, float]  # seconds of each part of Python's work, the longest first
+    compiles: int  # how many programs were compiled
+    loaded: int  # and loaded from disk
+    kernels: list[Kernels]  # of XLA, by name and line
+    lines: list[Kernels]  # the same by line of the user's alone
+    moves: float  # seconds of kernels that only copy
+    python_lines: dict[tuple[str, int, str], int]  # samples, by file, line and function
+    is_script: bool = False  # a whole script was run, from its imports on
 
     def __str__(self) -> str:
         return "\n".join(_lines_of(self))
