@@ -36,7 +36,6 @@ from torch_jax.exporting import exported_file
 from torch_jax.exporting.exported_file import FORMAT, VERSION
 from torch_jax.exporting.symbolic import program as symbolic
 from torch_jax.graphs.graph_run import GraphRun, HostConstants, running
-from torch_jax.graphs.interpreter import JaxInterpreter
 from torch_jax.memory import border, dtypes, storage, transfer
 from torch_jax.memory.storage import is_jax
 
@@ -203,12 +202,10 @@ def _of_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
     """Export a program of ``torch.export``, of which sizes may change."""
     may_change = symbolic.has_symbols(graph)
     arguments = _Arguments(*(symbolic.inputs_of(graph) if may_change else graph.example_inputs))
-    run: Any = symbolic.SymbolicProgram(graph) if may_change else JaxInterpreter(graph)
+    run = symbolic.runner_of(graph)
 
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
         args, kwargs = arguments.filled(arrays)
-        if may_change:
-            return _plain(run(weights, args, kwargs))
         # in the order of the graph, whose own arguments may be named as those of the call
         named = (kwargs[name] for name in graph.call_spec.in_spec.children()[1].context)
         key = jax.random.wrap_key_data(words[:2])

@@ -21,20 +21,13 @@ def exported_program_to_jax(exported_program: Any, export_raw: bool = False) -> 
     takes arrays of any sizes that the program allows, and symbols of ``jax.export``. With
     ``export_raw`` the names of the weights come first, and the weights are tensors.
     """
-    run: Any
-    if symbolic.has_symbols(exported_program):
-        run = symbolic.SymbolicProgram(exported_program)
-    else:
-        run = JaxInterpreter(exported_program)
+    run = symbolic.runner_of(exported_program)
     names = list(run.state)
 
     def function(weights: Any, args: Any) -> Any:
         state = dict(zip(names, weights, strict=True))
-        if isinstance(run, JaxInterpreter):
-            result = run.call(state, *args)
-        else:
-            array = operator.attrgetter("array")
-            result = pytree.tree_map_only(torch.Tensor, array, run(state, args, {}))
+        array = operator.attrgetter("array")  # of a tensor in the result of a symbolic program
+        result = pytree.tree_map_only(torch.Tensor, array, run.call(state, *args))
         return result if isinstance(result, tuple) else (result,)
 
     if export_raw:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,11 +22,13 @@ from torch.utils import _pytree as pytree
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import errors, precision
 from torch_jax.core.tracers import NotTraceableError
+from torch_jax.core.user_code import is_library
 from torch_jax.core.x64 import x64
 from torch_jax.eager import entry, variants
 from torch_jax.eager.signature import DROP, DTYPE, NUMBER, NUMBERS, Signature, signature
 from torch_jax.exporting.symbolic import sizes as symbolic_numbers
 from torch_jax.exporting.symbolic.views import VIEWS
+from torch_jax.graphs.interpreter import JaxInterpreter
 from torch_jax.graphs.runner import first_names
 from torch_jax.memory import dtypes, geometry, transfer
 from torch_jax.ops import promotion
@@ -89,11 +90,13 @@ def ranges_of(program: Any) -> dict[str, tuple[int, int | None]]:
     return found
 
 
-class SymbolicProgram:
-    """An ``ExportedProgram`` as a function of arrays, of any sizes that it allows.
+def runner_of(program: Any) -> Any:
+    """Return an ``ExportedProgram`` as a function of arrays, of any sizes that it allows."""
+    return SymbolicProgram(program) if has_symbols(program) else JaxInterpreter(program)
 
-    ``state`` is its parameters, buffers and constants by name.
-    """
+
+class SymbolicProgram:
+    """An ``ExportedProgram`` whose sizes may change."""
 
     def __init__(self, program: Any):
         self.program = _decomposed(program)
@@ -107,15 +110,16 @@ class SymbolicProgram:
         self._specs = self.program.graph_signature.input_specs
         targets = (spec.target for spec in self._specs if spec.target is not None)
         self._first = first_names({target: held[target] for target in targets})
+        # parameters, buffers and constants by name
         self.state = {n: transfer.array_of(held[n].detach()) for n in self._first.values()}
 
-    def __call__(self, state: Mapping[str, jax.Array], args: tuple, kwargs: dict) -> Any:
-        """Run it on arrays; writes to its state have no effect.
+    def call(self, state: Mapping[str, jax.Array], *args: Any, key: Any = None) -> Any:
+        """Run it on arrays, as :meth:`JaxInterpreter.call`; writes to its state have no effect.
 
         Tensors replace arrays in the result, and have them as attribute ``array``: containers of
-        the result inspect their contents.
+        the result inspect their contents. Nothing is drawn from ``key``.
         """
-        leaves = iter(pytree.tree_leaves((args, kwargs), is_leaf=lambda leaf: leaf is None))
+        leaves = iter(pytree.tree_leaves(args, is_leaf=lambda leaf: leaf is None))
         given = [self._input(spec, state, leaves) for spec in self._specs]
         runner = _Runner(self.program.graph_module)
         runner.extra_traceback = False  # the errors name the line
@@ -269,8 +273,5 @@ def _line(node: fx.Node) -> str:
     """Return the line of the user's code that a node comes from."""
     trace = node.meta.get("stack_trace") or ""
     lines = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
-    own = [line for line in lines if not line.startswith(f'File "{_TORCH}')]
+    own = [line for line in lines if not is_library(line.split('"')[1])]
     return [*lines, *own, "of unknown source"][-2 if lines else -1]
-
-
-_TORCH = str(Path(str(torch.__file__)).parent)
