@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -146,6 +147,14 @@ def refuse_cast(result: torch.dtype, target: torch.dtype) -> None:
     if not torch.can_cast(result, target):
         new, out = (torch.empty(0, dtype=dtype, device="cpu") for dtype in (result, target))
         torch.add(new, new, out=out)
+
+
+def require(library: str, message: str) -> Any:
+    """Return a library; raise if it is missing, with a message that says how to install it."""
+    try:
+        return importlib.import_module(library)
+    except ImportError as error:
+        raise ImportError(message) from error
 
 
 def refuse_dims(size: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ import jax
 import torch
 from torch import distributed as dist
 
+from torch_jax.core import errors
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, storage, transfer
 
@@ -65,11 +66,8 @@ def _orbax() -> Any:
             "orbax saves the tensors of one process here: use torch.distributed.checkpoint for "
             "those of several"
         )
-    try:
-        import orbax.checkpoint
-    except ImportError as error:
-        raise ImportError("orbax is not installed: pip install torch_jax[orbax]") from error
-    return orbax.checkpoint
+    missing = "orbax is not installed: pip install torch_jax[orbax]"
+    return errors.require("orbax.checkpoint", missing)
 
 
 @functools.cache

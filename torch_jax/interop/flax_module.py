@@ -18,12 +18,12 @@ from torch import nn
 
 from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.core import trees, waking
+from torch_jax.core.errors import require
 from torch_jax.core.x64 import x64_as
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop.crossing import asks_for_wide, narrowed
 from torch_jax.interop.flax_definitions import Linen, Nnx, with_flags
 from torch_jax.interop.functional import programs_of
-from torch_jax.interop.names import require
 from torch_jax.memory import border, dtypes
 from torch_jax.memory.storage import wrap
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -120,11 +119,3 @@ def explained(function: Any, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
         shown = ", ".join(map(errors.describe, tensors))
         error.add_note(f"in the JAX function {name_of(function)}, called with ({shown})")
         raise
-
-
-def require(library: str, message: str) -> None:
-    """Raise if a library is missing; ``message`` says how to install it."""
-    try:
-        importlib.import_module(library)
-    except ImportError as error:
-        raise ImportError(message) from error

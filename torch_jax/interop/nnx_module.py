@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from torch_jax.core.errors import require
 from torch_jax.graphs import interpreter
 from torch_jax.interop.functional import Functional
-from torch_jax.interop.names import require
 
 
 def nnx_from_torch(module: torch.nn.Module, *, rngs: Any = None) -> Any:

@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 
 from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.core.active import ACTIVE
+from torch_jax.core.errors import require
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop import optax_state
-from torch_jax.interop.names import require
 from torch_jax.interop.optax_state import Leaf, Tree, in_groups
 from torch_jax.memory import dtypes, sharding, storage
 from torch_jax.memory.storage import is_jax
