@@ -21,14 +21,10 @@ from torch_jax.environment import redirects, regions
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a module of a bridge by its name, and returns that of this folder.
-
-    Attributes:
-      packages: the bridges that it finds.
-    """
+    """Finds a module of a bridge by its name, and returns that of this folder."""
 
     def __init__(self) -> None:
-        self.packages: set[str] = set()
+        self.packages: set[str] = set()  # the bridges that it finds
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -23,10 +23,7 @@ Part = tuple[str, torch.nn.Module]
 
 
 def parts_on_meta(module: torch.nn.Module, init: Init | None) -> list[Part]:
-    """Return the modules that hold tensors on ``meta``, each after those below it.
-
-    Without ``init`` each must be able to fill its tensors.
-    """
+    """Return the modules that hold tensors on ``meta``, each after those below it."""
     parts, met = [], set[int]()
     for part in _after_children("", module):
         on_meta = {id(tensor) for tensor in _own(part[1]) if tensor.is_meta}

@@ -65,16 +65,12 @@ def _is_on_device(*values: Any) -> bool:
 def _check_same(name: str, first: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
     """Raise PyTorch's error if tensors that one collective fills differ in shape or dtype."""
     for at, tensor in enumerate(tensors):
-        if tensor.dtype != first.dtype:
-            raise RuntimeError(
-                f"{name}: invalid tensor type at index {at} (expected {first.dtype}, got "
-                f"{tensor.dtype})"
-            )
-        if tensor.shape != first.shape:
-            raise RuntimeError(
-                f"{name}: invalid tensor size at index {at} (expected {tuple(first.shape)}, got "
-                f"{tuple(tensor.shape)})"
-            )
+        dtypes, shapes = (first.dtype, tensor.dtype), (tuple(first.shape), tuple(tensor.shape))
+        for what, (expected, got) in (("type", dtypes), ("size", shapes)):
+            if got != expected:
+                raise RuntimeError(
+                    f"{name}: invalid tensor {what} at index {at} (expected {expected}, got {got})"
+                )
 
 
 def _check_parts(name: str, whole: torch.Tensor, part: torch.Tensor, count: int) -> None:
@@ -233,8 +229,7 @@ class ProcessGroup(_Base):
         op, given = _reduction(options, tensors)
         if not _has_program(op, tensors):
             filled = tensors if keep else []
-            more: dict[str, Any] = {"alike": tensors, "static": (op,)}
-            return self._on_host(name, (tensors,), filled, options, **more)
+            return self._on_host(name, (tensors,), filled, options, alike=tensors, static=(op,))
         outputs = tensors if keep else [torch.empty_like(tensor) for tensor in tensors]
         return self._program(name, programs.all_reduce, (op,), given, outputs, options)
 

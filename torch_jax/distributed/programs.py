@@ -122,10 +122,7 @@ def _program(ranks: tuple[int, ...], body: Body, static: tuple) -> Callable[...,
 def run(
     ranks: tuple[int, ...], body: Body, static: tuple, arrays: Sequence[Any]
 ) -> list[jax.Array]:
-    """Run a function of this module over processes, on the arrays of this one, and wait for it.
-
-    ``static`` are its leading arguments, which are compiled in.
-    """
+    """Run a function of this module over processes, on the arrays of this one, and wait for it."""
     sharding = NamedSharding(_mesh(ranks), _SAME)  # arrays claim to have it
     with x64():
         own = [a if isinstance(a, jax.Array) else jnp.asarray(a) for a in arrays]

@@ -235,12 +235,9 @@ def _header(archive: zipfile.ZipFile, where: str) -> dict[str, Any]:
 
 def _are_ranges(sizes: Any) -> bool:
     """Return whether this is the least and the most of each size that may change."""
+    kinds = [int, int], [int, type(None)]
     return isinstance(sizes, dict) and all(
-        isinstance(span, list)
-        and len(span) == 2
-        and type(span[0]) is int
-        and (span[1] is None or type(span[1]) is int)
-        for span in sizes.values()
+        isinstance(span, list) and list(map(type, span)) in kinds for span in sizes.values()
     )
 
 

@@ -108,7 +108,9 @@ class JaxInterpreter:
         held = {name: _given(array) for name, array in state.items()}
         tensors = {name: held[first] for name, first in self._names.items() if first in held}
         args, kwargs = pytree.tree_map(_given, (args, kwargs))
-        with running(GraphRun(key_words(key), _generator(key))):
+        draws = key is None and jax_core.is_outside_traces()  # under a trace they were constants
+        generator = generators.default_generator if draws else None
+        with running(GraphRun(key_words(key), generator)):
             result = Runner(self.module, tensors).run(*_positional(self.module, args, kwargs))
             return _arrays(result), {name: users_array(tensor) for name, tensor in held.items()}
 
@@ -133,11 +135,6 @@ def key_words(key: Any) -> Any:
         return None
     bits = jax.random.bits(key, (2,), jnp.uint32)
     return jnp.concatenate([bits, jnp.zeros(2, jnp.uint32)])
-
-
-def _generator(key: Any) -> Any:
-    """Return the generator of draws without a key, None under a trace: they would be constants."""
-    return generators.default_generator if key is None and jax_core.is_outside_traces() else None
 
 
 def _given(value: Any) -> Any:

@@ -40,9 +40,7 @@ class WholeStep(Callback):
         self._step.begin()
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        """End the step: the batch is done, and the optimizer has stepped if it was due."""
+        """End the step: the optimizer has stepped if it was due, or an exception came first."""
         self._step.close()
 
-    def on_exception(self, *args: Any, **kwargs: Any) -> None:
-        """End the step too early."""
-        self._step.close()
+    on_exception = on_train_batch_end

@@ -131,8 +131,8 @@ class Differentiable:
         return None, [crossing.of_axes(next(found), a) if yes else None for a, yes in pairs]
 
     def _run_forward(self, words: Any, arrays: Any) -> tuple:
-        results, pullback = self.run(words, arrays)
-        return (results, pullback), (words, arrays, pullback)
+        results, kept = self._forward(words, arrays)
+        return (results, kept[-1]), kept
 
     # --- the derivative of its derivative ---------------------------------------------------------
 
@@ -192,7 +192,5 @@ def _gradients_of(
     """Return gradients of all that are wanted, zeros where results do not depend on one."""
     if not results or not wanted:
         return [torch.zeros_like(tensor) for tensor in wanted]
-    found = torch.autograd.grad(
-        results, wanted, list(gradients), create_graph=create_graph, materialize_grads=True
-    )
-    return list(found)
+    options: Any = {"create_graph": create_graph, "materialize_grads": True}
+    return list(torch.autograd.grad(results, wanted, list(gradients), **options))

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,40 +33,30 @@ from torch_jax.memory.storage import tensors_in
 from torch_jax.observe import operators
 
 _STDOUT = object()
-_OPERATORS = (
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-    torch._ops.HigherOrderOperator,
-)
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
 _COMPOSING = ("composite", "decomposition", "kernel", "override")  # and some variants
 _PLAIN = (int, float, complex, str, bool, type(None), type(...))
 
 
+@dataclass(eq=False, repr=False)
 class Call:
-    """One call: of a function, of an operator, of a compiled function; or a backward pass.
+    """One call: of a function, of an operator, of a compiled function; or a backward pass."""
 
-    Attributes:
-      name: ``torch.nn.functional.dropout``, ``aten.native_dropout.default``, ``backward`` …
-      level: ``"torch"``, ``"aten"``, ``"jit"`` or ``"backward"``.
-      arguments, result: as text: dtypes and shapes for tensors.
-      rung, where: of an operator on this device, as :class:`torch_jax.observe.operators.Operator`.
-      seconds: wall time on the host. JAX runs asynchronously: it may compute beyond that.
-      compiled: operators that XLA compiled something for, in this call itself.
-      returned_input: whether it ran nothing and returned one of its arguments.
-      line: the user's ``file:line, in function``.
-      error: the error that it raised, or ''.
-      children: the calls it made.
-    """
-
-    def __init__(self, name: str, level: str, arguments: str, line: str):
-        self.name, self.level, self.arguments, self.line = name, level, arguments, line
-        self.rung = self.where = self.result = self.error = self.note = ""
-        self.seconds = 0.0
-        self.compiled: list[str] = []
-        self.returned_input = False
-        self.children: list[Call] = []
-        self.operator: operators.Operator | None = None
-        self.task = -1  # the backward pass that the call belongs to
+    name: str  # ``torch.nn.functional.dropout``, ``aten.native_dropout.default``, ``backward`` …
+    level: str  # ``"torch"``, ``"aten"``, ``"jit"`` or ``"backward"``
+    arguments: str  # as text: dtypes and shapes for tensors
+    line: str  # the user's ``file:line, in function``
+    rung: str = ""  # of an operator on this device, as ``torch_jax.observe.operators.Operator``
+    where: str = ""  # of its lowering
+    result: str = ""  # as text, like the arguments
+    error: str = ""  # that it raised
+    note: str = ""
+    seconds: float = 0.0  # on the host: JAX runs asynchronously, and may compute beyond that
+    compiled: list[str] = field(default_factory=list)  # operators, in this call itself
+    returned_input: bool = False  # it ran nothing and returned one of its arguments
+    children: list[Call] = field(default_factory=list)  # the calls it made
+    operator: operators.Operator | None = None
+    task: int = -1  # the backward pass that the call belongs to
 
     def walk(self) -> Iterator[Call]:
         """Yield this call and all below it, in order."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from torch_jax import target
 from torch_jax.observe.checking import page
@@ -39,20 +38,16 @@ def answer(given: argparse.Namespace) -> int:
     meshes = {mesh: _axes(mesh, chips) for mesh in given.mesh or [f"fsdp={chips}"]}
     compute_on_cpu()
     reports = []
+    again, loop = not given.no_remat, not given.no_scan
     for mesh, axes in meshes.items():
-        reports.append(_planned(given, model, axes, f"{given.config}, {mesh}"))
+        with compile_for(given.target) as found:
+            size = llama.train(model, axes, given.batch, given.length, again, loop)
+            name = f"{given.config}, {mesh}: {size / 1e9:.2f} billion parameters"
+            reports.append(page.checked(found, name))
         print(*page.lines(reports[-1]), "", sep="\n", flush=True)
     if given.json:
         Path(given.json).write_text(json.dumps(reports, indent=1))
     return 0 if any(one["fits"] for one in reports) else 1
-
-
-def _planned(given: Any, model: sizes.Model, axes: dict[str, int], name: str) -> dict[str, Any]:
-    """Compile the step for one mesh."""
-    with compile_for(given.target) as found:
-        again, loop = not given.no_remat, not given.no_scan
-        parameters = llama.train(model, axes, given.batch, given.length, again, loop)
-        return page.checked(found, f"{name}: {parameters / 1e9:.2f} billion parameters")
 
 
 def _axes(mesh: str, chips: int) -> dict[str, int]:

@@ -13,10 +13,7 @@ _PARAMETERS = ((_ARENA_MAX, 1), (_TRIM_THRESHOLD, 2**31 - 1), (_MMAP_THRESHOLD, 
 
 
 def start() -> None:
-    """Import JAX and the table of operators, register the kernels, and apply the patches.
-
-    Raises ``RuntimeError`` where JAX cannot be imported. Called once, under ``waking.LOCK``.
-    """
+    """Import JAX and the table of operators, register the kernels, and apply the patches."""
     _keep_host_memory()
     _import_jax()
     from torch_jax._private import jax_core

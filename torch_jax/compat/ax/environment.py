@@ -148,10 +148,7 @@ class Environment(contextlib.ContextDecorator):
 
     def t2j_copy(self, tensors: Any) -> Any:
         """Return tensors on any device as arrays, in trees too."""
-        return trees.map(
-            lambda x: array_of(x.to(pytorch.DEVICE_TYPE) if isinstance(x, torch.Tensor) else x),
-            tensors,
-        )
+        return self.t2j_iso(self.to_xla(tensors))
 
     def j2t_copy(self, arrays: Any) -> Any:
         """Return arrays as tensors on the CPU, in trees too."""

@@ -126,7 +126,6 @@ def jitted(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..
 
     They come before the other arguments.
     """
-
     prepare()
 
     def program(words: Any, *args: Any, **kwargs: Any) -> Any:

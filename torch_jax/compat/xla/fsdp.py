@@ -66,6 +66,7 @@ class Wrapper(nn.Module):
     def __init__(self, module: nn.Module, policy: Any = None, wrapper: Any = None, **options: Any):
         super().__init__()
         if policy is not None:
+            wrapper = wrapper or type(self)
             recursive_wrap(module, policy, wrapper, only_wrap_children=True, **options)
         self._orig_module = module
 
@@ -127,8 +128,7 @@ class XlaFullyShardedDataParallel(Wrapper):
             "compute_dtype": compute_dtype,
             "fp32_reduce_scatter": fp32_reduce_scatter,
         }
-        wrapper = auto_wrapper_callable or XlaFullyShardedDataParallel
-        super().__init__(module, auto_wrap_policy, wrapper, **options, **kwargs)
+        super().__init__(module, auto_wrap_policy, auto_wrapper_callable, **options, **kwargs)
         reduced = torch.float32 if fp32_reduce_scatter else None
         fully_shard(
             module,
@@ -196,8 +196,7 @@ class SpmdFullyShardedDataParallel(Wrapper):
         if axes - set(mesh.axis_names or ()):
             raise ValueError(f"The mesh must have axes named {sorted(axes)}")
         options = {"mesh": mesh, "shard_output": shard_output, "extra_data_axis": extra_data_axis}
-        wrapper = auto_wrapper_callable or SpmdFullyShardedDataParallel
-        super().__init__(module, auto_wrap_policy, wrapper, **options)
+        super().__init__(module, auto_wrap_policy, auto_wrapper_callable, **options)
         self._mesh, self._data = mesh, extra_data_axis
         self._shard_output = shard_output or self._mark_output
         splits = SingleAxisSharder("fsdp", mesh.shape()["fsdp"], replicate_unshardable=True)

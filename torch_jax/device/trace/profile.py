@@ -76,10 +76,7 @@ def _read(profile: Any) -> list[Event]:
 
 
 def add_kernels(profile: Any, found: list[Any], start: int) -> list[Any]:
-    """Return PyTorch's events, ``found``, with the kernels of the device among them.
-
-    ``start`` is when the profile began, in nanoseconds.
-    """
+    """Return PyTorch's events and the device's kernels, of a profile that began at ``start`` ns."""
     kernels = [e for e in _read(profile) if e.is_kernel and not e.is_whole and e.end > start]
     host = [e for e in found if e.device_type == DeviceType.CPU and not e.is_async]
     launchers = _launchers(kernels, _spans(e for e in host if not _PYTHON(e.name)), start)

@@ -13,7 +13,6 @@ import threading
 import time
 import traceback
 from collections import Counter
-from types import FrameType
 from typing import Any
 
 import jax
@@ -90,11 +89,8 @@ class Sampler:
         while not self._ends.wait(SECONDS_BETWEEN_SAMPLES):
             frame = sys._current_frames().get(self._of)
             if frame is not None:
-                self._note(frame)
+                files = [at.f_code.co_filename for at, _ in traceback.walk_stack(frame)]
+                self.parts[part_of(files)] += 1
+                if (line := line_of(frame)) is not None:
+                    self.lines[line] += 1
             del frame
-
-    def _note(self, frame: FrameType) -> None:
-        self.parts[part_of([at.f_code.co_filename for at, _ in traceback.walk_stack(frame)])] += 1
-        line = line_of(frame)
-        if line is not None:
-            self.lines[line] += 1
