@@ -48,6 +48,11 @@ class Counts(NamedTuple):
         """Return the counts since ``other``."""
         return Counts(*map(operator.sub, self, other))
 
+    def by_name(self) -> dict[str, float]:
+        """Return them by the names of :func:`torch_jax.metrics`."""
+        found = self._asdict()
+        return {"compiles": found.pop("compiled"), **found}
+
     def __str__(self) -> str:
         """Describe them in words; counts of zero are left out.
 

@@ -133,8 +133,7 @@ def _table(title: str, rows: tuple[Row, ...], top: int) -> Iterator[str]:
     yield f"{'bytes':>12} {'arrays':>7}  {title}"
     for row in rows[:top]:
         yield f"{readable(row.bytes):>12} {row.arrays:>7}  {row.what}"
-    rest = rows[top:]
-    if rest:
+    if rest := rows[top:]:
         arrays, size = sum(row.arrays for row in rest), sum(row.bytes for row in rest)
         yield f"{readable(size):>12} {arrays:>7}  {len(rest)} more rows"
 

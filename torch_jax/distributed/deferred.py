@@ -12,7 +12,6 @@ import torch
 from jax.sharding import NamedSharding
 
 from torch_jax.core import absent
-from torch_jax.core.absent import Absent
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, sharding, storage
 
@@ -55,7 +54,7 @@ def zeros(tensor: torch.Tensor, wanted: NamedSharding) -> torch.Tensor:
     made = jax.jit(jnp.zeros, static_argnums=(0, 1), out_shardings=parts)
     dtype = dtypes.to_jax(tensor.dtype)
     with x64():
-        array = Absent(shape, dtype, parts) if absent.is_chosen() else made(shape, dtype)
+        array = absent.Absent(shape, dtype, parts) if absent.is_chosen() else made(shape, dtype)
     return storage.restride(storage.wrap(array, tensor.dtype), tensor.shape, stride, 0)
 
 

@@ -49,8 +49,7 @@ def shardings(module: torch.nn.Module, mesh: Mesh, spec: Any) -> dict[int, Named
         more = f"\n  ... and {rest} more" if rest > 0 else ""
         shown = "".join(f"\n  {fault}" for fault in faults[:ROWS_OF_AN_ERROR])
         raise ValueError(f"{type(module).__name__} cannot be sharded by these rules:{shown}{more}")
-    idle = [rule for rule in rules if rule not in used]
-    if idle:
+    if idle := [rule for rule in rules if rule not in used]:
         warnings.warn(
             f"no parameter or buffer of {type(module).__name__} needs the rules {idle}: they fit "
             "no name, or none that an earlier rule does not fit",

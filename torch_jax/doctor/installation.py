@@ -111,6 +111,5 @@ def environment() -> Iterator[Item]:
 def bridges() -> Iterator[Item]:
     """Yield other packages that join PyTorch and XLA, whose names this one carries over."""
     for name in _BRIDGES:
-        version = version_of(name)
-        if version:
+        if version := version_of(name):
             yield Item(name, f"{version}: `import {name}` is that package, not torch_jax's names")

@@ -33,11 +33,9 @@ from torch_jax.core.x64 import x64
 from torch_jax.dispatch import call_jax
 from torch_jax.distributed import rules
 from torch_jax.exporting import exported_file
-from torch_jax.exporting.exported_file import FORMAT, VERSION
 from torch_jax.exporting.symbolic import program as symbolic
 from torch_jax.graphs.graph_run import GraphRun, HostConstants, running
 from torch_jax.memory import border, dtypes, storage, transfer
-from torch_jax.memory.storage import is_jax
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -130,20 +128,18 @@ def export(
         if args or kwargs or dynamic_shapes is not None:
             raise TypeError("an ExportedProgram has its arguments and shapes already: give none")
         return _of_graph(model, platforms)
+    module = model
+    if not isinstance(model, torch.nn.Module):
+        module = torch.nn.Module()
+        module.forward = model
+    tensors = dict(rules.tensors_of(module, once=True))
     if dynamic_shapes is not None:
         with torch.no_grad():
             on_host = pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (args, kwargs))
-            module = model
-            if not isinstance(model, torch.nn.Module):
-                module = torch.nn.Module()
-                module.forward = model
-            elif any(is_jax(tensor) for _, tensor in rules.tensors_of(model)):
-                module = copy.deepcopy(model).cpu()
+            if any(map(storage.is_jax, tensors.values())):
+                module = copy.deepcopy(module).cpu()
             graph = torch.export.export(module, *on_host, dynamic_shapes=dynamic_shapes)
         return _of_graph(graph, platforms)
-    tensors: dict[str, torch.Tensor] = {}
-    if isinstance(model, torch.nn.Module):
-        tensors.update(rules.tensors_of(model, once=True))
     arguments = _Arguments(args, kwargs)
 
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
@@ -151,9 +147,7 @@ def export(
         args, kwargs = pytree.tree_map_only(jax.Array, storage.wrap, arguments.filled(arrays))
         run = GraphRun(words, mode=HostConstants())
         with running(run, autograd=True), torch.no_grad():
-            if isinstance(model, torch.nn.Module):
-                return _plain(torch.func.functional_call(model, held, args, kwargs))
-            return _plain(model(*args, **kwargs))
+            return _plain(torch.func.functional_call(module, held, args, kwargs))
 
     weights = {name: border.users_array(tensor) for name, tensor in tensors.items()}
     return _export(program, weights, arguments, platforms)
@@ -280,8 +274,8 @@ def _header(exported: Any, arguments: _Arguments) -> dict[str, Any]:
     names = [jax.tree_util.keystr(path[1:]) for path, _ in paths]
     inputs = exported.in_avals[len(exported.in_avals) - len(names) :]
     return {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": exported_file.FORMAT,
+        "version": exported_file.VERSION,
         "torch_jax": __version__,
         "torch": torch.__version__,
         "jax": jax.__version__,

@@ -67,8 +67,7 @@ class JaxInterpreter:
         self._names = first_names(tensors)
         held = {name: tensors[name] for name in self._names.values()}
         given = dict(state or {})
-        unknown = given.keys() - self._names.keys()
-        if unknown:
+        if unknown := given.keys() - self._names.keys():
             raise KeyError(f"the graph holds no tensors named {sorted(unknown)}")
         named = {self._names[name]: array for name, array in given.items()}
         self.state = {n: named[n] if n in named else users_array(t) for n, t in held.items()}

@@ -21,7 +21,6 @@ from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import control_flow, ladder
 from torch_jax.memory import storage, transfer
-from torch_jax.memory.storage import is_jax
 
 _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
@@ -69,7 +68,7 @@ class Runner(fx.Interpreter):
         value = self.fetch_attr(target)
         if isinstance(value, fx.GraphModule):
             return Runner(value, self.tensors, f"{name}.").run
-        if isinstance(value, torch.Tensor) and not is_jax(value):
+        if isinstance(value, torch.Tensor) and not storage.is_jax(value):
             return transfer.to_device(value)
         return value
 

@@ -22,7 +22,6 @@ from torch_jax.graphs.runner import first_names
 from torch_jax.interop import crossing
 from torch_jax.interop.to_jax_function import is_by_jax, run
 from torch_jax.memory import border, dtypes, storage
-from torch_jax.memory.storage import is_jax
 from torch_jax.ops.promotion import category
 
 Arrays = dict[str, Any]
@@ -153,7 +152,7 @@ class Functional:
         self.trained = {n: form_of(t) for n, t in tensors.items() if _is_trained(t)}
         self.kept = {n: form_of(t) for n, t in tensors.items() if not _is_trained(t)}
         # CPU tensors in attributes are moved for a module that has no tensor on the device
-        self.host = not any(map(is_jax, tensors.values()))
+        self.host = not any(map(storage.is_jax, tensors.values()))
 
     def arrays(self) -> tuple[Arrays, Arrays]:
         """Return the arrays of the parameters, and those of all other tensors."""

@@ -25,7 +25,6 @@ from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop import optax_state
 from torch_jax.interop.optax_state import Leaf, Tree, in_groups
 from torch_jax.memory import dtypes, sharding, storage
-from torch_jax.memory.storage import is_jax
 
 
 class Optax(Optimizer):
@@ -180,7 +179,7 @@ class Optax(Optimizer):
         for name, parameter in zip(_names(group), group["params"], strict=True):
             if parameter.grad is None:
                 continue
-            if not is_jax(parameter):
+            if not storage.is_jax(parameter):
                 raise RuntimeError(
                     f"Optax steps parameters on device 'jax', and {name!r}, "
                     f"{parameter.dtype}{list(parameter.shape)}, is on {str(parameter.device)!r}: "
@@ -236,8 +235,7 @@ class Optax(Optimizer):
     def _compare(self, groups: Sequence[dict], state: dict[Any, dict[str, Any]]) -> None:
         """Raise if a state is not one of this optimizer's transformations."""
         for at, group in enumerate(groups):
-            missing = self._known[at] - group.keys()
-            if missing:
+            if missing := self._known[at] - group.keys():
                 raise ValueError(
                     f"the state has no {', '.join(sorted(missing))} in parameter group {at}: "
                     "it is of another transformation"
@@ -303,7 +301,7 @@ def _wrapped(_optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any
 def _like(saved: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """Return a copy of a saved tensor, on the device of its parameter and split as that is."""
     new = saved.detach().to(parameter.device, copy=True)
-    if sharding.Use.begun and is_jax(parameter) and is_jax(new):
+    if sharding.Use.begun and storage.is_jax(parameter) and storage.is_jax(new):
         sharding.follow(new, parameter)
     return new
 

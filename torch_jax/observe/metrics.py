@@ -44,17 +44,12 @@ def metrics() -> dict[str, Any]:
     ['bytes_to_device', 'bytes_to_host', 'compile_seconds', 'compiles']
     """
     to_device, to_host, seconds = TRAFFIC.sums()
-    programs = _programs()
     return {
         "operators": max(bound.calls() - _Before.calls, 0),
         "recorded": COUNTS.operators,
         "graphs": COUNTS.graphs,
         "hits": COUNTS.hits,
-        "compiles": programs.compiled,
-        "compile_seconds": programs.compile_seconds,
-        "loaded": programs.loaded,
-        "load_seconds": programs.load_seconds,
-        "shared": programs.shared,
+        **_programs().by_name(),
         "wait_seconds": seconds,
         "bytes_to_device": to_device,
         "bytes_to_host": to_host,

@@ -308,8 +308,7 @@ def reduce_gradients(
 ) -> None:
     """Average the gradients of an optimizer's parameters over the processes."""
     weights = (w for group in optimizer.param_groups for w in group["params"])
-    gradients = [weight.grad for weight in weights if weight.grad is not None]
-    if gradients:
+    if gradients := [weight.grad for weight in weights if weight.grad is not None]:
         all_reduce("sum", gradients, 1.0 / world.size(), groups)
 
 

@@ -92,8 +92,7 @@ def costs(text: str, once: dict[str, float] | None = None) -> dict[str, float]:
 
 def _rounds_of(line: str, condition: str, body: str) -> int | None:
     """Return how often a loop runs: by the compiler's note, or by its counter's bound and step."""
-    known = _KNOWN.search(line)
-    if known:
+    if known := _KNOWN.search(line):
         return int(known[1])
     compared = _COMPARED.search(condition)
     bound = compared and _constant(condition, compared[2])

@@ -39,8 +39,7 @@ _WAITS = (
 def summary(found: dict[str, Any], script: str, seconds: float, status: int) -> dict[str, Any]:
     """Return the report on a script, for JSON."""
     rows = found["rows"]
-    fallbacks, programs = _of_kind(rows, "fallback"), _programs(rows)
-    waits, checks = _of_kind(rows, "to_host"), _of_kind(rows, "check")
+    fallbacks, waits, checks = (_of_kind(rows, one) for one in ("fallback", "to_host", "check"))
     names: Counter[str] = Counter()
     for row in fallbacks:
         names.update(row["what"])
@@ -52,11 +51,7 @@ def summary(found: dict[str, Any], script: str, seconds: float, status: int) -> 
         "processes": found["processes"],
         "peak_bytes": found["peak_bytes"],
         "operators": len(found["operators"]),
-        "compiles": programs.compiled,
-        "compile_seconds": programs.compile_seconds,
-        "loaded": programs.loaded,
-        "load_seconds": programs.load_seconds,
-        "shared": programs.shared,
+        **_programs(rows).by_name(),
         "cpu_fallbacks": dict(names.most_common()),
         "cpu_fallback_seconds": _sum(fallbacks, "seconds"),
         "waits": _sum(waits, "count"),
