@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(NamedTuple):
     """The sizes of a decoder of the Llama family, under the names of Hugging Face's config.json."""
 
     hidden_size: int
@@ -29,15 +26,10 @@ class Model:
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
 
-def _llama(width: int, hidden: int, layers: int, heads: int) -> dict[str, int]:
-    sizes = (width, hidden, layers, heads, 8, 128256)
-    return {field.name: n for field, n in zip(dataclasses.fields(Model), sizes, strict=False)}
-
-
 MODELS = {  # "The Llama 3 Herd of Models", table 3 (arXiv 2407.21783)
-    "llama-3-8b": _llama(4096, 14336, 32, 32),
-    "llama-3-70b": _llama(8192, 28672, 80, 64),
-    "llama-3-405b": _llama(16384, 53248, 126, 128),
+    "llama-3-8b": Model(4096, 14336, 32, 32, 8, 128256),
+    "llama-3-70b": Model(8192, 28672, 80, 64, 8, 128256),
+    "llama-3-405b": Model(16384, 53248, 126, 128, 8, 128256),
 }
 
 # Of the values of ``model_type`` those whose layers have these sizes: attention, and a gated MLP.
@@ -53,12 +45,9 @@ def model(config: str | Path | Mapping[str, Any]) -> Model:
     known = _read(config)
     _refuse_others(known)
     known.setdefault("num_key_value_heads", known.get("num_attention_heads"))
-    fields = dataclasses.fields(Model)
-    found = {one.name: known[one.name] for one in fields if known.get(one.name) is not None}
-    missing = [
-        one.name for one in fields if one.default is dataclasses.MISSING and one.name not in found
-    ]
-    if missing:
+    found = {name: known[name] for name in Model._fields if known.get(name) is not None}
+    needed = (name for name in Model._fields if name not in Model._field_defaults)
+    if missing := [name for name in needed if name not in found]:
         raise ValueError(f"the config of a Llama says {', '.join(missing)}, and {config} does not")
     for name, n in found.items():
         if name != "tie_word_embeddings" and (type(n) is not int or n < (name != "head_dim")):
@@ -86,7 +75,7 @@ def _read(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(config, Mapping):
         return dict(config)
     if str(config) in MODELS:
-        return dict(MODELS[str(config)])
+        return MODELS[str(config)]._asdict()
     try:
         return json.loads(Path(config).read_text())
     except (OSError, ValueError) as error:
