@@ -29,9 +29,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname.partition(".")[0] not in self.packages:
-            return None
-        if not (fullname in MODULES or refusal(fullname)):
+        is_ours = fullname.partition(".")[0] in self.packages
+        if not (is_ours and (fullname in MODULES or refusal(fullname))):
             return None
         return importlib.util.spec_from_loader(fullname, self, is_package=True)
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from torch_jax._private import pytorch
 from torch_jax.core import errors
 from torch_jax.memory import dtypes
 
@@ -40,10 +41,7 @@ def of_tensor(function: Any, tensor: torch.Tensor) -> str:
 
 def _address(tensor: torch.Tensor) -> int | None:
     """Return the identity of a tensor's memory, which all its views share."""
-    try:
-        return id(tensor.untyped_storage())
-    except (NotImplementedError, RuntimeError):
-        return None
+    return id(tensor.untyped_storage()) if pytorch.has_storage(tensor) else None
 
 
 def _held(function: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -171,8 +171,7 @@ def _memory(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the identity of a tensor's memory, and its size in bytes."""
     if is_lazy(tensor):
         return id(tensor), 0
-    try:
-        storage = tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # sparse ones have none of their own
+    if not pytorch.has_storage(tensor):  # sparse ones have none of their own
         return id(tensor), tensor.numel() * tensor.element_size()
+    storage = tensor.untyped_storage()
     return storage._cdata, storage.nbytes()

@@ -86,9 +86,8 @@ def _door(name: str) -> Any:
         waking.wake()
         from torch_jax.dispatch.storage_kernels import KERNELS
 
-        kernel = KERNELS[name]
-        kernels[0] = kernel
-        return kernel(*args, **kwargs)
+        kernels[0] = KERNELS[name]
+        return kernels[0](*args, **kwargs)
 
     kernels = [call]
     return lambda *args, **kwargs: kernels[0](*args, **kwargs)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from torch_jax import config
 from torch_jax._private import pytorch
-from torch_jax.core import waking
+from torch_jax.core import ordinals, waking
 from torch_jax.distributed import joining, process_group
 from torch_jax.distributed import spawn as processes
 
@@ -63,9 +63,7 @@ def rank(defval: int = 0) -> int:
     return dist.get_rank() if dist.is_initialized() else _variable("RANK", 0)
 
 
-def local_size() -> int:
-    """Return the number of processes of this host."""
-    return _variable("LOCAL_WORLD_SIZE", 1)
+local_size = ordinals.count
 
 
 def local_rank(defval: int = 0) -> int:

@@ -23,7 +23,6 @@ from torch_jax.device import device_module
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.recorded import lazy
 
-_DEVICES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu": "TPU"}
 _OPERATIONS: dict[str, Any] = {
     "sum": dist.ReduceOp.SUM,
     "mul": dist.ReduceOp.PRODUCT,
@@ -49,7 +48,7 @@ def xla_device_hw(device: Any) -> str:
     """Return the kind of the device: ``"CPU"``, ``"CUDA"``, ``"TPU"``."""
     world.begin()
     kind = device_module.get_device_properties(device).platform
-    return _DEVICES.get(kind, kind.upper())
+    return "CUDA" if kind == "gpu" else kind.upper()
 
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
