@@ -107,7 +107,7 @@ class JaxInterpreter:
         held = {name: _given(array) for name, array in state.items()}
         tensors = {name: held[first] for name, first in self._names.items() if first in held}
         args, kwargs = pytree.tree_map(_given, (args, kwargs))
-        draws = key is None and jax_core.is_outside_traces()  # under a trace they were constants
+        draws = key is None and jax_core.is_outside_traces()  # in a trace a draw is a constant
         generator = generators.default_generator if draws else None
         with running(GraphRun(key_words(key), generator)):
             result = Runner(self.module, tensors).run(*_positional(self.module, args, kwargs))

@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 class MasterWeights(Optimizer):
     """An optimizer whose parameters of low precision have masters of high; on any device.
 
-    ``param_groups`` and ``state`` are those of the optimizer within, over the masters, so
-    schedulers, hooks and ``load_state_dict`` work as usual. ``zero_grad`` is the parameters'.
+    ``param_groups``, ``state``, ``defaults`` are those of the optimizer within, over the masters,
+    so schedulers, hooks and ``load_state_dict`` work as usual. ``zero_grad`` is the parameters'.
     If a program changes a parameter by itself, ``load_state_dict`` or :meth:`take_parameters`
     updates the master. On a mesh, masters lie as the state of optimizers does.
 
