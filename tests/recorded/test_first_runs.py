@@ -234,6 +234,22 @@ def test_modes_of_the_user_see_each_operator_once():
     assert names == ["sin", "aten::sin", "add_", "aten::add_.Tensor"]
 
 
+def test_a_run_that_ends_within_a_transform():
+    """The backward pass of ``torch.func.grad`` may be recorded after a compiled function's call."""
+    weight = torch.rand(3, requires_grad=True, device="jax")
+    rows, bias = torch.rand(2, 3), torch.rand(3)
+
+    def loss(x, y):
+        return F.linear(x, y, x).square().sum()
+
+    per_row = torch.func.vmap(torch.func.grad(loss), (0, None))
+    expected = per_row(rows, torch.diag(bias))
+    for _ in range(3):
+        kept = torch_jax.jit(lambda: weight * 2)()
+        assert_same(per_row(rows.to("jax"), torch.diag(bias).to("jax")), expected)
+    assert kept.requires_grad
+
+
 def test_a_backward_pass_that_the_caller_runs():
     model, expected = torch_jax.jit(_model("jax")), _model("cpu")
     x = torch.randn(5, 4)

@@ -93,6 +93,7 @@ get_carried = _lookup("_C._get_obj_in_tls")
 is_carried = _lookup("_C._is_key_in_tls")
 
 _exclude_keys = _lookup("_C._ExcludeDispatchKeyGuard")
+_without_transforms = _lookup("_C._DisableFuncTorch")
 _AUTOCAST_OF_CPU = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutocastCPU"))
 
 
@@ -108,10 +109,11 @@ def without_autocast_of_cpu(run: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def kernels_alone() -> Iterator[None]:
-    """Hide operators of CPU tensors from all modes, autograd and autocast."""
+    """Hide operators of CPU tensors from all modes and transforms, autograd and autocast."""
     with (
         torch._C.DisableTorchFunction(),
         torch._C._DisableTorchDispatch(),
+        _without_transforms(),
         torch._C._AutoDispatchBelowAutograd(),
         _exclude_keys(_AUTOCAST_OF_CPU),
     ):
