@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import torch_jax
 from tests.support.compare import check, check_raises
 
 SIZES = {1: (7,), 2: (5, 6), 3: (3, 4, 5)}
@@ -144,3 +145,21 @@ def test_fold(options):
     columns = F.unfold(x, (2, 3), **options).detach().requires_grad_(True)
     check(lambda c: F.fold(c, (6, 7), (2, 3), **options), columns)
     check(lambda c: F.fold(c, (6, 7), (2, 3), **options), columns[0].detach())
+
+
+@pytest.mark.xla_both
+def test_points_on_pixels_by_sums_of_products():
+    """XLA may round a product and a sum once, in the numbers of pixels and not in their weights."""
+    moves = [[0.375, -0.8, 0], [-0.9375, 0.25, -0.875]], [[0.25, 0.1, -0.4], [0, 0.75, 0.125]]
+    image = torch.rand(2, 3, 16, 20)
+
+    def warped(moves, image):
+        (y, x), m = image.shape[2:], moves[..., None, None]
+        xs = torch.linspace(1 / x - 1, 1 - 1 / x, x, device=m.device)
+        ys = torch.linspace(1 / y - 1, 1 - 1 / y, y, device=m.device)[:, None]
+        points = [m[:, i, 0] * xs + m[:, i, 1] * ys + m[:, i, 2] for i in range(2)]
+        return F.grid_sample(image, torch.stack(points, -1), align_corners=False)
+
+    given = torch.tensor(moves), image
+    actual = torch_jax.jit(warped, pure=True)(*(x.to("jax") for x in given))
+    torch.testing.assert_close(actual.cpu(), warped(*given), rtol=1e-4, atol=1e-4)

@@ -82,7 +82,8 @@ def _sample(image, grid, mode, padding_mode, align_corners):
     weight: Any = 1
     for x, tap in zip(pixels, taps, strict=True):
         tap = tap.reshape(-1, *[1] * n)
-        low = lax.stop_gradient(jnp.floor(x))
+        # else points and weights may round it to numbers on both sides of a pixel
+        low = lax.optimization_barrier(lax.stop_gradient(jnp.floor(x)))
         if mode == _BICUBIC:
             points.append(low + (tap - 1))
             weight = weight * keys(x - points[-1])
