@@ -47,3 +47,37 @@ def test_a_callback_without_results_runs_among_shifts(capfd):
     torch.testing.assert_close(run(x.to("jax")).cpu(), diffused(x, 32))
     jax.effects_barrier()
     assert "least" in capfd.readouterr().out
+
+
+def _of_ones(u):
+    """Return, for each row, how many elements equal or reach those that were chosen of them."""
+    chosen = u.amax(1, keepdim=True), u.gather(1, u.argmax(1, keepdim=True)), u[:, :1]
+    reached = [(u >= one).sum(1) for one in (*chosen, u.topk(3, 1).values[:, 2:])]
+    return torch.stack([*reached, (u.abs() == u.abs().amax(1, keepdim=True)).sum(1)])
+
+
+def _ranks(u):
+    return (u[:, :, None] >= u[:, None, :]).sum(2)
+
+
+def _slopes(u):
+    largest = torch.linalg.vector_norm(u, float("inf"), dim=1)
+    (slopes,) = torch.autograd.grad((largest * torch.arange(len(u), device=u.device)).sum(), u)
+    return slopes != 0
+
+
+@pytest.mark.xla_both
+@pytest.mark.parametrize("function", [_of_ones, _ranks, _slopes])
+@pytest.mark.parametrize("compiled", [torch_jax.jit, lambda f: torch.compile(f, backend="jax")])
+def test_elements_equal_themselves(compiled, function):
+    """XLA rounds a product and a sum once in one loop, and twice in another."""
+    weights = torch.rand(40, 24, requires_grad=True), torch.rand(1, 24), torch.rand(40, 1)
+
+    def run(a, b, c):
+        scaled = (a - c) * b * 1.7 + a * c
+        return function(scaled), function(torch.nn.functional.layer_norm(a, (24,), b[0], b[0]))
+
+    given = [one.detach().to("jax").requires_grad_(one.requires_grad) for one in weights]
+    actual = [compiled(run)(*given) for _ in range(4)][-1]
+    for one, other in zip(actual, run(*weights), strict=True):
+        assert one.cpu().equal(other)

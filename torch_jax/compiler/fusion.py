@@ -14,6 +14,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ import jax
 from torch_jax import target
 from torch_jax._private.jaxprs import called_once, core, with_barriers
 from torch_jax.budgets import READS_OF_A_FUSION
+from torch_jax.compiler.rounding import compared_in_memory
 
 # Equations that read elements of other places, and are fused.
 _MOVES = frozenset(
@@ -46,7 +48,8 @@ def bounded(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         if not target.on_cpu():
             return function(*arrays)
         closed = jax.make_jaxpr(function)(*arrays)
-        return core.jaxpr_as_fun(with_barriers(closed, results_in_memory(closed.jaxpr)))(*arrays)
+        held = results_in_memory(closed.jaxpr), compared_in_memory(closed.jaxpr)
+        return core.jaxpr_as_fun(with_barriers(closed, chain(*held)))(*arrays)
 
     return run
 
