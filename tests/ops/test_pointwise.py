@@ -230,6 +230,20 @@ def test_where_and_masks():
     check(lambda x: x.masked_fill(x > 0, 0), make(torch.bfloat16, 5))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_with_masks(dtype):
+    """XLA would choose 0, where infinities and NaN are to give NaN."""
+    x, mask = torch.tensor([INF, -INF, NAN, 2.0], dtype=dtype), torch.tensor([False] * 3 + [True])
+    for product in (
+        lambda x, m: x * m,
+        lambda x, m: x * m.to(x.dtype),
+        lambda x, m: x.mul_(m),
+        lambda x, m: torch.addcmul(x, x, m.type_as(x)),
+        lambda x, m: x * torch.eye(4, device=x.device, dtype=x.dtype),
+    ):
+        check(product, x, mask, executor="jit")
+
+
 @named([torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge])
 @pytest.mark.slow
 def test_comparisons(f):

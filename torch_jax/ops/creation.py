@@ -9,7 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_jax.ops.promotion import category, convert, default_float, opmath, or_float, result_type
+from torch_jax.ops.promotion import (
+    cast,
+    category,
+    convert,
+    default_float,
+    opmath,
+    or_float,
+    result_type,
+)
 from torch_jax.ops.registry import op
 
 
@@ -66,8 +74,8 @@ def scalar_tensor(s, *, dtype=None):
 
 @op("eye", "eye.m")
 def eye(n, m=None, *, dtype=None):
-    """Do ``jnp.eye``."""
-    return jnp.eye(n, m, dtype=or_float(dtype))
+    """Do ``jnp.eye``, whose products are no choices for XLA."""
+    return cast(jnp.eye(n, m, dtype=bool), or_float(dtype))
 
 
 _EXACT = 1 << 24  # below it every whole number is a float32

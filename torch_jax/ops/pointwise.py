@@ -19,6 +19,7 @@ from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.gamma import igamma, igammac, zeta
 from torch_jax.ops.promotion import (
     HALVES,
+    cast,
     category,
     convert,
     floating,
@@ -33,7 +34,7 @@ def wide(*operands: Any, to_float: bool = False) -> list[Any]:
     """Return the operands in the dtype PyTorch computes their result in; None stays None."""
     dtype = result_type(*operands)
     dtype = opmath(floating(dtype) if to_float else dtype)
-    return [None if x is None else jnp.asarray(x).astype(dtype) for x in operands]
+    return [None if x is None else cast(jnp.asarray(x), dtype) for x in operands]
 
 
 def pointwise(*names: str, to_float: bool = False, **options: Any) -> Callable[..., Any]:
@@ -440,4 +441,4 @@ def masked_fill(self, mask, value):
 def masked_scale(self, mask, scale):
     """Return ``self * mask * scale``, of dropout."""
     x = self.astype(opmath(self.dtype))
-    return x * mask.astype(x.dtype) * scale
+    return x * cast(mask, x.dtype) * scale

@@ -108,7 +108,18 @@ def promote(*operands: Any, to_float: bool = False) -> list[Any]:
     dtype = result_type(*operands)
     if to_float:
         dtype = floating(dtype)
-    return [None if x is None else jnp.asarray(x).astype(dtype) for x in operands]
+    return [None if x is None else cast(jnp.asarray(x), dtype) for x in operands]
+
+
+def cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Return ``x`` cast to ``dtype``.
+
+    XLA takes a product with a cast mask for a choice, which is 0 where the mask is false: also for
+    infinities and NaN. A mask that chooses between 1 and 0 is not recognized.
+    """
+    if x.dtype == jnp.bool_ and category(dtype) > 1:
+        return jnp.where(x, jnp.ones((), dtype), jnp.zeros((), dtype))
+    return x.astype(dtype)
 
 
 def opmath(dtype: Any) -> np.dtype:
@@ -130,7 +141,7 @@ def convert(x: jax.Array, dtype: Any) -> jax.Array:
         return _integer(x, dtype)
     if dtype == jnp.float8_e4m3fn:
         x = jnp.clip(x.astype(opmath(x.dtype)), -448, 448)
-    return x.astype(dtype)
+    return cast(x, dtype)
 
 
 def _integer(x: jax.Array, dtype: np.dtype) -> jax.Array:
