@@ -230,6 +230,17 @@ def test_where_and_masks():
     check(lambda x: x.masked_fill(x > 0, 0), make(torch.bfloat16, 5))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_numbers_beside_half_types(dtype):
+    """Remainders and powers round them first: else a multiple of 0.3 has another remainder."""
+    x = torch.linspace(-9, 9, 99).to(dtype)
+    for of_two in (torch.remainder, torch.fmod, torch.pow, torch.xlogy):
+        for number in (0.3, 70000.0) if of_two is not torch.pow else (3.0,):
+            check(of_two, x, number, executor="jit")
+    check(lambda x: torch.pow(0.3, x), x, executor="jit")
+    check(lambda x: x % torch.tensor(0.3, device=x.device), x, executor="jit")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_products_with_masks(dtype):
     """XLA would choose 0, where infinities and NaN are to give NaN."""

@@ -1,7 +1,7 @@
 """Arithmetic of two or three operands: sums, products, quotients, powers, limits.
 
 Operands are brought to their common dtype first. Half types are computed in float32 and rounded
-once; a number or zero-dim operand of theirs is not rounded before.
+once; in sums, products and quotients a number or zero-dim operand of theirs is not rounded before.
 """
 
 from __future__ import annotations
@@ -197,19 +197,27 @@ def copysign(self, other):
     return jnp.copysign(*wide(self, other, to_float=True))
 
 
+def _of_one_dtype(*operands: Any, to_float: bool = False) -> list[Any]:
+    """Return the operands :func:`wide`, with numbers among them rounded to the result's dtype."""
+    dtype = result_type(*operands)
+    dtype = floating(dtype) if to_float else dtype
+    each = zip(operands, wide(*operands, to_float=to_float), strict=True)
+    return [x if getattr(given, "dtype", None) == dtype else rounded(x, dtype) for given, x in each]
+
+
 @op(
     *("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor"),
     check=_check_divisor,
 )
 def remainder(self, other):
     """Give the remainder the divisor's sign."""
-    return jnp.remainder(*wide(self, other))
+    return jnp.remainder(*_of_one_dtype(self, other))
 
 
 @op("fmod.Tensor", "fmod.Scalar", check=_check_divisor)
 def fmod(self, other):
     """Give the remainder the dividend's sign."""
-    return lax.rem(*jnp.broadcast_arrays(*wide(self, other)))
+    return lax.rem(*jnp.broadcast_arrays(*_of_one_dtype(self, other)))
 
 
 def _integer_power(base, exponent):
@@ -234,7 +242,7 @@ def _integer_power(base, exponent):
 
 
 def _power_but_0_to_0(self, exponent):
-    self, exponent = wide(self, exponent)
+    self, exponent = _of_one_dtype(self, exponent)
     both = (self == 0) & (exponent == 0)
     return jnp.where(both, 1, jnp.power(jnp.where(both, 1, self), exponent))
 
@@ -243,7 +251,7 @@ def _power_but_0_to_0(self, exponent):
 @differentiated_as(_power_but_0_to_0)
 def power(self, exponent):
     """Return the power; integers stay integers."""
-    self, exponent = wide(self, exponent)
+    self, exponent = _of_one_dtype(self, exponent)
     if category(self.dtype) == 1:
         return _integer_power(self, exponent)
     if category(self.dtype) == 3:
@@ -281,7 +289,7 @@ def power_scalar(self, exponent):
         return _POWERS[exponent](x)
     if category(dtype) == 1 and exponent in (0, 1, 2, 3):
         return _POWERS[exponent](x)
-    return power(x, jnp.asarray(exponent).astype(x.dtype))
+    return power(self.astype(dtype), jnp.asarray(exponent).astype(dtype))
 
 
 def _heaviside(x, values):
@@ -326,7 +334,7 @@ def _elementwise(names: str, function: Callable[..., Any], to_float: bool = Fals
     """Enter a JAX function of operands of one dtype under names of ATen."""
 
     def lowering(self, other):
-        return function(*jnp.broadcast_arrays(*wide(self, other, to_float=to_float)))
+        return function(*jnp.broadcast_arrays(*_of_one_dtype(self, other, to_float=to_float)))
 
     op(*names.split())(lowering)
 
