@@ -24,7 +24,7 @@ from benchmarks import blocks, cases, reference
 from benchmarks.timing import note
 from torch_jax import config, target
 from torch_jax._private import jax_core
-from torch_jax.observe.checking import hlo
+from torch_jax.observe.checking.costs import costs as costs_of
 
 TARGETS = ("tpu-v5e-1", "tpu-v5p-1", "gpu-h200")
 OURS, BARE = "torch_jax", "hand-written JAX"
@@ -56,7 +56,7 @@ def counted(compile_: Callable[[], Any]) -> Counted:
     seconds = time.perf_counter() - start
     text = compiled.as_text()
     return Counted(
-        hlo.costs(text, jax_core.costs_of(compiled))["bytes accessed"] / 1e6,
+        costs_of(text, jax_core.costs_of(compiled))["bytes accessed"] / 1e6,
         text.count(" fusion("),
         text.count("= f64["),
         compiled.memory_analysis().temp_size_in_bytes / 1e6,

@@ -30,6 +30,7 @@ from torch_jax import config, target
 from torch_jax._private import jax_core
 from torch_jax.distributed import rules
 from torch_jax.observe.checking import hlo
+from torch_jax.observe.checking.costs import costs as costs_of
 
 TARGETS = ("tpu-v5e-4x4", "tpu-v5p-4x4x4", "tpu-v5e-16x16", "tpu-v5e-16x16-2slices", "gpu-h200-8")
 MODEL = 4  # chips that share heads and hidden units; the others split batch and weights
@@ -68,7 +69,7 @@ def counted(compile_: Callable[[Mesh], Any], mesh: Mesh) -> Counted:
         hlo.collectives(text),
         len(_STARTS.findall(text)),
         needed + memory.output_size_in_bytes - memory.alias_size_in_bytes,
-        hlo.costs(text, jax_core.costs_of(compiled))["bytes accessed"],
+        costs_of(text, jax_core.costs_of(compiled))["bytes accessed"],
         seconds,
     )
 

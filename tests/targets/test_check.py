@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from torch_jax.observe.checking import hlo, page
+from torch_jax.observe.checking.costs import costs, of_libraries
 from torch_jax.target import NoCompiler
 
 CHECK = """
@@ -161,7 +162,7 @@ ENTRY %main (p: (u32[], f32[8,8])) -> (u32[], f32[8,8]) {
 def test_each_round_of_a_loop_counts():
     """A loop as the compiler of TPUs writes it, whose counter grows by two; and one of the CPU."""
     assert hlo.rounds(LOOP)[1] == [hlo.Loop("body", 8, 1)]
-    assert hlo.costs(LOOP)["flops"] >= 8 * 2 * 8**3
+    assert costs(LOOP)["flops"] >= 8 * 2 * 8**3
     assert hlo.collectives(LOOP) == {"all-reduce": (8, 8 * 256)}
     assert hlo.largest(LOOP)[0].nbytes == 256
 
@@ -172,7 +173,7 @@ def test_each_round_of_a_loop_counts():
         return jax.lax.scan(inner, x, None, length=7)[0]
 
     text = jax.jit(outer).lower(jnp.ones((64, 64))).compile().as_text()
-    assert hlo.costs(text)["flops"] == pytest.approx(35 * 2 * 64**3, rel=0.05)
+    assert costs(text)["flops"] == pytest.approx(35 * 2 * 64**3, rel=0.05)
 
 
 def test_rounds_that_depend_on_values_are_said_to_be_counted_once():
@@ -181,7 +182,36 @@ def test_rounds_that_depend_on_values_are_said_to_be_counted_once():
 
     text = jax.jit(halve).lower(jnp.ones(8)).compile().as_text()
     assert [one.rounds for one in hlo.rounds(text)[1]] == [None]
-    assert hlo.costs(text)["flops"] > 0
+    assert costs(text)["flops"] > 0
+
+
+LIBRARIES = """
+ENTRY %main (x: f32[8,16,16,4], k: f32[6,3,3,4]) -> f32[8,16,16,6] {
+  %x = f32[8,16,16,4]{3,2,1,0} parameter(0)
+  %k = f32[6,3,3,4]{3,2,1,0} parameter(1)
+  %out = (f32[8,16,16,6]{3,2,1,0}, u8[64]{0}) custom-call(%x, %k), dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convForward"
+  %of_x = (f32[8,16,16,4]{3,2,1,0}, u8[64]{0}) custom-call(%g, %k), dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convBackwardInput"
+  %of_k = (f32[6,3,3,4]{3,2,1,0}, u8[64]{0}) custom-call(%x, %g), dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convBackwardFilter"
+  ROOT %g = f32[8,16,16,6]{3,2,1,0} get-tuple-element(%out), index=0
+}"""  # noqa: E501
+ATTENTION = """
+ENTRY %main (q: bf16[2,64,3,8]) -> bf16[2,64,3,8] {
+  %q = bf16[2,64,3,8]{3,2,1,0} parameter(0)
+  ROOT %out = (bf16[2,64,3,8]{3,2,1,0}, u8[0]{0}) custom-call(%q, %q, %q), custom_call_target="__cudnn$fmhaSoftmax", backend_config={"intermediate_tensor_shape": {"dimensions": ["2", "3", "64", "64"]}, "bmm1": {"lhs_contracting_dimensions": ["3"]}}
+}"""  # noqa: E501
+
+
+def test_costs_of_libraries():
+    convolutions, attention = of_libraries(LIBRARIES), of_libraries(ATTENTION)
+    image, kernel, made = 8 * 16 * 16 * 4, 6 * 3 * 3 * 4, 8 * 16 * 16 * 6
+    assert convolutions == {
+        "flops": 3 * 2 * made * 3 * 3 * 4,
+        "bytes accessed": 3 * 4 * (image + kernel + made),
+    }
+    forward = 2 * (2 * 2 * 3 * 64 * 64 * 8)
+    assert attention == {"flops": forward, "bytes accessed": 4 * 2 * (2 * 64 * 3 * 8)}
+    backward = of_libraries(ATTENTION.replace("Softmax", "SoftmaxBackward"))
+    assert backward["flops"] == 2.5 * forward
 
 
 def test_collectives_and_largest_arrays_of_a_program():

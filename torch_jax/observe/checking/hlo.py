@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torch_jax._private import jax_core
-
 COLLECTIVES = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"
 _INSTRUCTION = re.compile(r"^  (?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)", re.M)
 _ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
@@ -77,19 +75,6 @@ def rounds(text: str) -> tuple[dict[str, Part], list[Loop]]:
     return {name: Part(part, runs[name]) for name, part in texts.items()}, loops
 
 
-def costs(text: str, once: dict[str, float] | None = None) -> dict[str, float]:
-    """Return the ``flops`` and ``bytes accessed`` of a program, with all rounds of its loops.
-
-    XLA's own estimates have one round of each; ``once`` are these, if they are known.
-    """
-    found = dict(once or jax_core.costs_of_text(text))
-    for loop in rounds(text)[1]:
-        if loop.rounds:
-            for name, cost in jax_core.costs_of_text(_begun_at(text, loop.body)).items():
-                found[name] = found.get(name, 0) + loop.times * (loop.rounds - 1) * cost
-    return found
-
-
 def _rounds_of(line: str, condition: str, body: str) -> int | None:
     """Return how often a loop runs: by the compiler's note, or by its counter's bound and step."""
     if known := _KNOWN.search(line):
@@ -117,13 +102,6 @@ def _constant(computation: str, name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _begun_at(text: str, name: str) -> str:
-    """Return a program's text with another of its computations as its entry."""
-    text = re.sub(r"^HloModule .*", "HloModule loop", text, count=1)
-    text = text.replace("\nENTRY ", "\n", 1)
-    return re.sub(rf"\n(?=%?{re.escape(name)} \()", "\nENTRY ", text, count=1)
-
-
 # --- collectives and arrays -----------------------------------------------------------------------
 
 
@@ -138,14 +116,14 @@ def collectives(text: str) -> dict[str, tuple[int, int]]:
     # the compiler of TPUs writes one collective into each of the fusions that run during it
     found: dict[Any, tuple[int, str, int]] = {}
     for name, part in parts.items():
-        for at, (_, form, operation, rest) in enumerate(_INSTRUCTION.findall(part.text)):
+        for at, (_, form, operation, rest) in enumerate(instructions(part.text)):
             kind = operation.removesuffix("-start")
             if kind in COLLECTIVES:
-                arrays = [one for one in _arrays(form) if one[1] != "u32[]"]  # of its own state
+                moved = [one for one in arrays(form) if one[1] != "u32[]"]  # of its own state
                 if operation != kind and kind != "all-reduce":  # its operands are results, too
-                    arrays = arrays[len(arrays) // 2 :]
+                    moved = moved[len(moved) // 2 :]
                 one = _field("channel_id", rest) or (name, at)
-                counted = part.runs, kind, sum(nbytes for nbytes, _ in arrays)
+                counted = part.runs, kind, sum(nbytes for nbytes, _ in moved)
                 found[one] = min(found.get(one, counted), counted)
     totals: dict[str, tuple[int, int]] = {}
     for runs, kind, nbytes in found.values():
@@ -160,18 +138,23 @@ def largest(text: str, most: int = 3) -> list[Array]:
     whole = [*(parts[one.body].text for one in repeated), list(parts.values())[-1].text]
     found: dict[tuple, Array] = {}
     lines = _lines(text)
-    for _, form, operation, rest in _INSTRUCTION.findall("\n".join(whole)):
+    for _, form, operation, rest in instructions("\n".join(whole)):
         if operation in _NO_MEMORY or form.startswith("("):
             continue
         named = re.search(r"jit\(([a-z_]+\.\w+)\)", rest)
         operator = named[1] if named else operation
         line = lines.get(_field("stack_frame_id", rest), "")
-        for nbytes, shown in _arrays(form):
+        for nbytes, shown in arrays(form):
             found.setdefault((shown, operator), Array(nbytes, shown, operator, line))
     return sorted(found.values(), reverse=True)[:most]
 
 
-def _arrays(form: str) -> Iterator[tuple[int, str]]:
+def instructions(computation: str) -> list[tuple[str, str, str, str]]:
+    """Return the name, type and operation of each instruction, and the rest of its line."""
+    return _INSTRUCTION.findall(computation)
+
+
+def arrays(form: str) -> Iterator[tuple[int, str]]:
     """Return the bytes and the text of each array of a type, which may be a tuple."""
     for dtype, lengths in _ARRAY.findall(form):
         bits = _BITS.get(dtype) or int(re.sub(r"\D", "", dtype)[:2] or 0)

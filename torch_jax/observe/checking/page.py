@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from torch_jax.core import absent
 from torch_jax.observe.checking import hlo
+from torch_jax.observe.checking.costs import costs as costs_of
 
 _GB, _GIB = 1e9, 2.0**30
 
@@ -85,7 +86,7 @@ def _measured(program: Any, chip: Chip) -> dict[str, Any]:
     except Exception as error:
         return report | _failed(error, chip)
     memory, text = program.memory_analysis(), compiled.as_text()
-    costs, (_, repeated) = hlo.costs(text, program.cost_analysis()), hlo.rounds(text)
+    costs, (_, repeated) = costs_of(text, program.cost_analysis()), hlo.rounds(text)
     flops, moved = costs.get("flops", 0.0), costs.get("bytes accessed", 0.0)
     seconds = max(flops / chip.flops, moved / chip.bandwidth)
     arguments, results = memory.argument_size_in_bytes, memory.output_size_in_bytes
