@@ -36,7 +36,7 @@ class Counted(NamedTuple):
 
     Attributes:
       bytes: megabytes that it moves.
-      fusions: kernels that it launches, fused loops and products alike.
+      fusions: kernels that it launches, fused loops, products and calls of libraries alike.
       doubles: instructions of float64.
       temporaries: megabytes that it needs while it runs.
       seconds: how long it took to compile.
@@ -57,7 +57,7 @@ def counted(compile_: Callable[[], Any]) -> Counted:
     text = compiled.as_text()
     return Counted(
         costs_of(text, jax_core.costs_of(compiled))["bytes accessed"] / 1e6,
-        text.count(" fusion("),
+        text.count(" fusion(") + text.count('custom_call_target="__cu'),
         text.count("= f64["),
         compiled.memory_analysis().temp_size_in_bytes / 1e6,
         seconds,
