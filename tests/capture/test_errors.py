@@ -36,6 +36,37 @@ def test_a_value_that_is_looked_at_is_an_error_with_the_line(function, advice):
         assert __file__ in str(caught.value) and advice in str(caught.value)
 
 
+class Lazily:
+    """A function in a block of lazy mode."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *args):
+        with torch_jax.lazy():
+            return self.function(*args)
+
+
+@pytest.mark.parametrize("compiled", [torch_jax.jit, pure, Lazily])
+def test_distributions_are_checked_in_programs(compiled, monkeypatch):
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)  # Dynamo says no
+
+    def density(scale, x):
+        return torch.distributions.Exponential(scale).log_prob(x)
+
+    run, good = compiled(density), ones(3)
+    for _ in range(4):
+        assert_same(run(good, good), density(good.cpu(), good.cpu()))
+    for given, sentence in (((-good, good), "parameter rate "), ((good, -good), "value argument")):
+        with pytest.raises(ValueError, match=f"{sentence}.* shape .3,."):
+            run(*given).cpu()
+    assert_same(run(good, good), density(good.cpu(), good.cpu()))
+    with torch_jax.config.temporarily("check_indices", "always"):
+        kind = torch_jax.jit(lambda x: density(-x, x))
+        with pytest.raises(ValueError, match="found invalid values"):
+            kind(good)
+
+
 @torch.jit.script
 def _decides(x):
     return x if bool(x.sum() > 0) else -x

@@ -33,6 +33,14 @@ def _is_recorded(go_back: Callable[[torch.Tensor, torch.Tensor], Any]) -> bool:
     return metrics.COUNTS.operators > before
 
 
+@need("torch._is_all_true")
+def distributions_look_at_no_value() -> bool:
+    from torch.distributions import Normal
+
+    density = torch_jax.jit(lambda x: Normal(x, x).log_prob(x), pure=True)
+    return density(ones(2)).shape == (2,)
+
+
 @need("torch.manual_seed")
 def seeds_are_set_by_each_call() -> bool:
     def seed(x: torch.Tensor) -> torch.Tensor:

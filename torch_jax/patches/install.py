@@ -25,6 +25,7 @@ def at_first_use() -> None:
     """Apply the patches that only jax tensors need, and that cost other devices a little."""
     from torch_jax.patches import (  # noqa: F401
         backends,
+        distributions,
         dlpack,
         hook_errors,
         optimizers,

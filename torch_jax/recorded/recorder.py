@@ -87,6 +87,8 @@ class Recording:
                 self.log = self.log[:1]
         if self._error is not None:
             raise self._error
+        if policies.waits_for_checks():
+            flags.raise_failed()
 
     def _run(self) -> None:
         state, nodes, numbers, arrays = self.written_down()
