@@ -392,8 +392,9 @@ def addcdiv(self, tensor1, tensor2, *, value=1):
 def lerp(self, end, weight):
     """Count from the nearer end, so that weight 1 gives ``end`` exactly."""
     self, end, weight = wide(self, end, weight)
-    step = weight * (end - self)
-    return jnp.where(jnp.abs(weight) < 0.5, self + step, end - (end - self) * (1 - weight))
+    is_near = jnp.abs(weight) < 0.5
+    step = jnp.where(is_near, weight, weight - 1) * (end - self)
+    return jnp.where(is_near, self, end) + step
 
 
 def _clamped(self, min=None, max=None):
