@@ -27,25 +27,15 @@ from torch_jax._private import jax_core
 
 
 class Gpu(NamedTuple):
-    """Hold the numbers of a card that its compiler needs.
+    """Hold the numbers of a card that its compiler needs."""
 
-    Attributes:
-      title: the name that the card reports.
-      capability: the major number of its compute capability.
-      processors: streaming multiprocessors.
-      cache: bytes of its L2 cache.
-      memory: bytes.
-      bandwidth: bytes a second that its memory moves.
-      clock: GHz.
-    """
-
-    title: str
-    capability: int
-    processors: int
-    cache: int
-    memory: int
-    bandwidth: int
-    clock: float
+    title: str  # the name that the card reports
+    capability: int  # the major number of its compute capability
+    processors: int  # streaming multiprocessors
+    cache: int  # bytes of its L2 cache
+    memory: int  # bytes
+    bandwidth: int  # bytes a second that its memory moves
+    clock: float  # GHz
 
 
 GPUS = {
@@ -66,21 +56,13 @@ CUDNN = 91000  # the version that GPU targets are compiled for
 
 
 class Target(NamedTuple):
-    """Chips that programs are compiled for.
+    """Chips that programs are compiled for."""
 
-    Attributes:
-      name: as the user wrote it.
-      platform: JAX's name, ``"tpu"`` or ``"gpu"``.
-      chip: the name of the kind, as ``"v5e"``.
-      shape: the lengths of a TPU's torus; hosts and cards of a host for GPUs.
-      slices: how many of these the data center network connects.
-    """
-
-    name: str
-    platform: str
-    chip: str
-    shape: tuple[int, ...]
-    slices: int = 1
+    name: str  # as the user wrote it
+    platform: str  # JAX's name, "tpu" or "gpu"
+    chip: str  # the name of the kind, as "v5e"
+    shape: tuple[int, ...]  # the lengths of a TPU's torus; hosts and cards of a host for GPUs
+    slices: int = 1  # how many of these the data center network connects
 
     @property
     def chips(self) -> int:
@@ -206,14 +188,11 @@ def _topology(target: Target) -> list[Any]:
         return list(make(target).devices)[: target.chips]
     except Exception as error:
         package = "jax[tpu]" if target.platform == "tpu" else "jax[cuda13]"
+        first_line = str(error).partition("\n")[0] or type(error).__name__
         raise NoCompiler(
-            f"target {target.name!r}: its compiler cannot be used ({_first_line(error)}). "
+            f"target {target.name!r}: its compiler cannot be used ({first_line}). "
             f"It comes with: pip install '{package}=={jax.__version__}'"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _tpus(target: Target) -> Any:

@@ -226,10 +226,8 @@ def takes_errors(key: str, found: list[tuple[bytes, Any]]) -> Iterator[None]:
     collector, and with it another thread, which takes a step, too. So an error is copied where
     nothing is allocated between, and then belongs to its own step.
 
-    Args:
-      key: the name of a list in C++'s thread-local state.
-      found: gets the addresses of an error's type, value and traceback, with the list that this
-        thread carries. :func:`error_at` makes an error of them.
+    ``found`` gets the addresses of an error's type, value and traceback, of which :func:`error_at`
+    makes an error, with the list that this thread carries by the name ``key``.
     """
     parts = _Parts()
     size = ctypes.sizeof(ctypes.c_void_p)

@@ -139,10 +139,8 @@ def _by_torch() -> Precisions:
 def matmul_by_switches(old: str | None, cuda: str, everywhere: str) -> str:
     """Return the precision of matrix products by ``fp32_precision`` of CUDA, and of all backends.
 
-    Args:
-      old: of ``torch.set_float32_matmul_precision``, None where the newer switches contradict it.
-      cuda: of ``torch.backends.cuda.matmul``.
-      everywhere: of ``torch.backends``.
+    ``old`` is that of ``torch.set_float32_matmul_precision``, None where the newer ones contradict
+    it.
 
     >>> matmul_by_switches("medium", "tf32", "none"), matmul_by_switches(None, "none", "bf16")
     ('medium', 'medium')

@@ -21,26 +21,19 @@ from torch_jax.memory import dtypes, geometry, shared, windows
 
 
 class OnHost:
-    """The call of an entry.
-
-    Attributes:
-      fits: whether results have had the forms of the entry's: known after the first call.
-    """
+    """The call of an entry."""
 
     def __init__(self, entry: Entry, sig: Signature, run: Callable[..., Any]):
-        self.fits = False
+        self.fits = False  # whether results have had the forms of the entry's: after the first call
         self._sig, self._placed, self._run = sig, entry.placed, run
         self._outputs, self._written, self._words = entry.outputs, entry.slots, entry.words
 
     def __call__(self, memories: list[Any], forms: Iterable[Any]) -> list[torch.Tensor] | None:
         """Return the new memories, as CPU tensors; None where the CPU has no such kernel.
 
-        To be called within ``pytorch.kernels_alone()``.
-
-        Args:
-          memories: the operands: CPU tensors, Python's numbers, and integers as NumPy's arrays.
-            Those that are written are the operator's own.
-          forms: the aval, shape and dtype of each result.
+        To be called within ``pytorch.kernels_alone()``, with the aval, shape and dtype of each
+        result. Operands are CPU tensors, Python's numbers, and integers as NumPy's arrays; those
+        that are written are the operator's own.
         """
         kinds = self._sig.by_name
         args, kwargs = self._sig.split(

@@ -35,14 +35,10 @@ _changing = threading.RLock()  # a handler of signals may wait for a value
 def come_later(flag: Any, message: str, kind: type[Exception]) -> None:
     """Raise ``kind(message)`` where the host waits next, if the flag is false by then.
 
-    Args:
-      flag: a bool array, or the node of a recording that will be one. One that lies on devices of
-        other processes is not asked for, since these may not wait at the same time.
-      message: what is wrong where the flag is false.
-      kind: of the error.
+    The flag is a bool array, or the node of a recording that will be one.
     """
     if isinstance(flag, jax.Array) and not flag.is_fully_addressable:
-        return
+        return  # the processes of its devices may not wait at the same time
     with _changing:
         _late.append(_Late(flag, message, kind))
         if len(_late) >= FLAGS_ASKED_TOGETHER:  # a loop that never waits would keep them all
@@ -80,14 +76,9 @@ def raise_failed() -> None:
         asked = list(_asked)
         _asked.clear()
     for flag, some in asked:
-        if not _holds(flag):
-            _raise_first(some)
-
-
-def _raise_first(some: list[_Late]) -> None:
-    for flag, message, kind in some:
-        if not _holds(flag, if_failed=True):  # waiting for its other results says so
-            raise kind(f"{message} (in an earlier call; check_indices='always' raises at once)")
+        for one, message, kind in () if _holds(flag) else some:
+            if not _holds(one, if_failed=True):  # waiting for its other results says so
+                raise kind(f"{message} (in an earlier call; check_indices='always' raises at once)")
 
 
 def _array(flag: Any) -> Any:

@@ -27,28 +27,19 @@ Dropout = Callable[[Any, tuple[int, ...]], jax.Array]
 
 
 class Attention(NamedTuple):
-    """The arguments of a call.
+    """The arguments of a call."""
 
-    Attributes:
-      query: (batch, key heads, query heads for each, rows, width).
-      key: (batch, key heads, keys, width); so is ``value``, with a width of its own.
-      bias: numbers added to scores (bool: the keys seen), of the scores' five dims or 1; or None.
-      is_causal: whether row i sees the keys up to i only.
-      scale: of the scores.
-      dropout: the factors of weights, or None.
-      groups: the blocks.
-      divides_weights: whether weights are divided by their sum, and not the result, which is less
-        work: XLA's GPU compiler then makes one kernel of a softmax.
-    """
-
-    query: jax.Array
-    key: jax.Array
-    value: jax.Array
+    query: jax.Array  # (batch, key heads, query heads for each, rows, width)
+    key: jax.Array  # (batch, key heads, keys, width)
+    value: jax.Array  # likewise, with a width of its own
+    # numbers added to scores (bool: the keys seen), of the scores' five dims or 1
     bias: jax.Array | None
-    is_causal: bool
-    scale: float
-    dropout: Dropout | None
-    groups: tuple[Group, ...]
+    is_causal: bool  # whether row i sees the keys up to i only
+    scale: float  # of the scores
+    dropout: Dropout | None  # the factors of weights
+    groups: tuple[Group, ...]  # the blocks
+    # Whether weights are divided by their sum, and not the result, which is less work: XLA's GPU
+    # compiler then makes one kernel of a softmax.
     divides_weights: bool
 
 

@@ -13,35 +13,21 @@ from torch_jax.budgets import GROUPS_OF_BLOCKS, ROWS_OF_A_BLOCK
 
 
 class Call(NamedTuple):
-    """The properties of a call that decide its form.
+    """The properties of a call that decide its form; shapes have four dims."""
 
-    Attributes:
-      platform: JAX's name: ``"cpu"``, ``"gpu"``, ``"tpu"``.
-      dtype: name of the dtype of query, key and value.
-      query: shape, of four dims: batch, heads, rows, width; so are ``key`` and ``value``.
-      bias: shape of the mask, of four dims; None where there is none.
-      is_causal: whether a row sees the keys up to its own number only.
-      is_gradient: whether the gradients are asked for.
-      dropout: the probability.
-      precision: of float32 products: ``"highest"``, ``"high"`` or ``"medium"``.
-      capability: of a GPU of NVIDIA's, as (9, 0).
-      cudnn: the version of cuDNN, as 91000; 0 where there is none.
-      devices: how many devices a program of this process may be spread over.
-    """
-
-    platform: str
-    dtype: str
-    query: tuple[int, ...]
+    platform: str  # JAX's name: "cpu", "gpu", "tpu"
+    dtype: str  # name of the dtype of query, key and value
+    query: tuple[int, ...]  # batch, heads, rows, width; so are the next two
     key: tuple[int, ...]
     value: tuple[int, ...]
-    bias: tuple[int, ...] | None = None
-    is_causal: bool = False
-    is_gradient: bool = False
-    dropout: float = 0.0
-    precision: str = "highest"
-    capability: tuple[int, int] = (0, 0)
-    cudnn: int = 0
-    devices: int = 1
+    bias: tuple[int, ...] | None = None  # shape of the mask; None where there is none
+    is_causal: bool = False  # whether a row sees the keys up to its own number only
+    is_gradient: bool = False  # whether the gradients are asked for
+    dropout: float = 0.0  # the probability
+    precision: str = "highest"  # of float32 products; or "high", "medium"
+    capability: tuple[int, int] = (0, 0)  # of a GPU of NVIDIA's, as (9, 0)
+    cudnn: int = 0  # the version of cuDNN, as 91000; 0 where there is none
+    devices: int = 1  # how many devices a program of this process may be spread over
 
     @property
     def width(self) -> int:
@@ -141,21 +127,13 @@ class Group(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Hold the sizes of blocks on a platform.
+    """Hold the sizes of blocks on a platform."""
 
-    Attributes:
-      rows: of a block.
-      causal_rows: of a block of short causal sequences, of which larger ones would skip nothing.
-      whole: scores, up to which they are made all at once.
-      whole_causal: the same of causal sequences.
-      most: scores of a block, where blocks can be made smaller.
-    """
-
-    rows: int
-    causal_rows: int
-    whole: int
-    whole_causal: int
-    most: int
+    rows: int  # of a block
+    causal_rows: int  # of a block of short causal sequences: larger ones would skip nothing
+    whole: int  # scores, up to which they are made all at once
+    whole_causal: int  # the same of causal sequences
+    most: int  # scores of a block, where blocks can be made smaller
 
 
 # A block of an accelerator is a launch or more, and reads keys and values again: it is cut only to

@@ -78,21 +78,13 @@ def _packed(padded, axis: int, count):
 
 
 class Masked(NamedTuple):
-    """Indices with some masks, which all hold in equally many places.
+    """Indices with some masks, which all hold in equally many places."""
 
-    Attributes:
-      indices: one for each dimension or, a mask, for several; None for a whole dimension.
-      masks: which of them are masks.
-      length: how many positions each mask is padded to.
-      shape: of the elements that the indices pick.
-      axis: the axis of ``shape`` along which the masks' positions lie.
-    """
-
-    indices: list[Any]
-    masks: tuple[bool, ...]
-    length: int
-    shape: tuple[int, ...]
-    axis: int
+    indices: list[Any]  # one for each dimension or, a mask, for several; None for a whole dimension
+    masks: tuple[bool, ...]  # which of them are masks
+    length: int  # how many positions each mask is padded to
+    shape: tuple[int, ...]  # of the elements that the indices pick
+    axis: int  # of ``shape``, along which the masks' positions lie
 
     @property
     def places(self) -> int:

@@ -64,18 +64,12 @@ def _polynomial(name: str, function: Of) -> None:
 
 
 class Chebyshev(NamedTuple):
-    """A kind of Chebyshev's polynomials, of four.
+    """A kind of Chebyshev's polynomials, of four."""
 
-    Attributes:
-      first: ``P_1`` of ``x``.
-      wave: ``P_n`` within -1..1, as trigonometric functions of ``arccos(x)``.
-      above: the least ``n`` for which the wave is used, and that for shifted ``x``.
-      ends: ``P_n(1)`` and ``|P_n(-1)|``, whose sign is that of ``(-1) ** n``.
-    """
-
-    first: Callable[[jax.Array], jax.Array]
-    wave: Of
-    above: tuple[int, int]
+    first: Callable[[jax.Array], jax.Array]  # ``P_1`` of ``x``
+    wave: Of  # ``P_n`` within -1..1, as trigonometric functions of ``arccos(x)``
+    above: tuple[int, int]  # the least ``n`` for which the wave is used, and that for shifted ``x``
+    # ``P_n(1)`` and ``|P_n(-1)|``, whose sign is that of ``(-1) ** n``
     ends: tuple[Callable[[jax.Array], Any], Callable[[jax.Array], Any]]
 
 

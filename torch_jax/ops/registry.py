@@ -94,29 +94,18 @@ TABLE: dict[str, Lowering] = {}
 
 
 class InOrder(NamedTuple):
-    """A result whose strides on the CPU are not those of PyTorch's meta function.
-
-    Attributes:
-      value: the array.
-      order: its dimensions from the one with the largest stride to that with the smallest.
-    """
+    """A result whose strides on the CPU are not those of PyTorch's meta function."""
 
     value: jax.Array | np.ndarray
-    order: tuple[int, ...]
+    order: tuple[int, ...]  # its dimensions from the one with the largest stride to the smallest
 
 
 class Leading(NamedTuple):
-    """A result that is the first elements of a longer array, its memory.
-
-    Attributes:
-      value: the array.
-      size: of the result.
-      stride: of the result, if not row-major.
-    """
+    """A result that is the first elements of a longer array, its memory."""
 
     value: jax.Array
-    size: tuple[int, ...]
-    stride: tuple[int, ...] | None = None
+    size: tuple[int, ...]  # of the result
+    stride: tuple[int, ...] | None = None  # of the result, if not row-major
 
 
 def column_major(x: jax.Array | np.ndarray) -> InOrder:
