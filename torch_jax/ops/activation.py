@@ -146,6 +146,11 @@ _activation(
 _activation("hardshrink", lambda x, d=0.5: _outside(x, x, d), _outside)
 
 
+# of the results
+pointwise("sigmoid_backward")(lambda g, y: g * jnp.conj((1 - y) * y))
+pointwise("tanh_backward")(lambda g, y: g * jnp.conj(1 - y * y))
+
+
 @pointwise("log_sigmoid_backward")
 def log_sigmoid_backward(g, x, buffer):
     """Return ``g * sigmoid(-x)``; the buffer is not needed."""

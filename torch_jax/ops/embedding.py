@@ -23,12 +23,6 @@ def _rows(table: jax.Array, indices: jax.Array) -> jax.Array:
     return table.at[indices].get(mode="fill", wrap_negative_indices=False)
 
 
-def _add_rows(rows: jax.Array, indices: jax.Array, count: int) -> jax.Array:
-    """Return a table of ``count`` rows, sums of those with the same index; others fall away."""
-    table = jnp.zeros((count, rows.shape[-1]), rows.dtype)
-    return table.at[indices].add(rows, mode="drop", wrap_negative_indices=False)
-
-
 def _counts(indices: jax.Array, count: int) -> jax.Array:
     return jnp.zeros(count, jnp.int32).at[indices].add(1, mode="drop", wrap_negative_indices=False)
 
@@ -59,11 +53,11 @@ def _table_grad(rows, indices, count, *options):
     )
 
 
-def _self_in_range(self, indices):
-    return _in_range(self, indices)
-
-
-@op("embedding_renorm", static=("norm_type",), check=_self_in_range)
+@op(
+    "embedding_renorm",
+    static=("norm_type",),
+    check=lambda self, indices: _in_range(self, indices),
+)
 def embedding_renorm(self, indices, max_norm, norm_type):
     """Scale the rows that ``indices`` names down to a norm of at most ``max_norm``."""
     indices = indices.reshape(-1)
@@ -74,12 +68,6 @@ def embedding_renorm(self, indices, max_norm, norm_type):
 
 
 # ---- bags -------------------------------------------------------------------------------------
-
-
-def _bag_of(indices, offsets):
-    """Return the bag that each index belongs to, given the starts of bags."""
-    begun = jnp.zeros(indices.shape[0], indices.dtype).at[offsets].add(1, mode="drop")
-    return jnp.cumsum(begun) - 1
 
 
 @op("_embedding_bag", "_embedding_bag_forward_only", check=_in_range)
@@ -97,7 +85,8 @@ def _embedding_bag(
     """Return sums, means or maxima over bags; also bag of each index, bag sizes and argmax."""
     begins = offsets[:-1] if include_last_offset else offsets
     count = begins.shape[0]
-    bag = _bag_of(indices, begins)
+    begun = jnp.zeros(indices.shape[0], indices.dtype).at[begins].add(1, mode="drop")
+    bag = jnp.cumsum(begun) - 1
     rows = embedding(weight, indices, -1, scale_grad_by_freq).astype(opmath(weight.dtype))
     # an index that pads belongs to no bag
     target = bag if padding_idx < 0 else jnp.where(indices == padding_idx, count, bag)
@@ -109,7 +98,8 @@ def _embedding_bag(
     else:
         if per_sample_weights is not None:
             rows = rows * per_sample_weights.astype(rows.dtype)[:, None]
-        out = _add_rows(rows, target, count)
+        out = jnp.zeros((count, rows.shape[-1]), rows.dtype)
+        out = out.at[target].add(rows, mode="drop", wrap_negative_indices=False)
         if mode == _MEAN:
             out = out / jnp.maximum(sizes, 1)[:, None]
     sizes = jnp.pad(sizes, (0, offsets.shape[0] - count))

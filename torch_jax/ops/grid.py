@@ -61,7 +61,9 @@ def _read(image: jax.Array, points: list[jax.Array]) -> jax.Array:
     return jnp.where(valid[:, None], jnp.moveaxis(values, -1, 1), 0)
 
 
-def _sample(image, grid, mode, padding_mode, align_corners):
+@op("grid_sampler_2d", "grid_sampler_3d")
+def grid_sampler(image, grid, mode, padding_mode, align_corners):
+    """Interpolate linear (0), nearest (1) or cubic (2), beyond the edge by ``padding_mode``."""
     sizes = image.shape[2:]
     n = len(sizes)
     image, grid = (x.astype(opmath(x.dtype)) for x in (image, grid))
@@ -95,12 +97,6 @@ def _sample(image, grid, mode, padding_mode, align_corners):
     return (_read(image, points) * weight[:, None]).sum(2)
 
 
-@op("grid_sampler_2d", "grid_sampler_3d")
-def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
-    """Interpolate linear (0), nearest (1) or cubic (2), beyond the edge by ``padding_mode``."""
-    return _sample(input, grid, interpolation_mode, padding_mode, align_corners)
-
-
 @op("grid_sampler_2d_backward", "grid_sampler_3d_backward")
 def grid_sampler_backward(
     grad_output, input, grid, interpolation_mode, padding_mode, align_corners, output_mask
@@ -109,6 +105,6 @@ def grid_sampler_backward(
     options = interpolation_mode, padding_mode, align_corners
     dtype = opmath(input.dtype)
     args = input.astype(dtype), grid.astype(dtype)
-    _, transpose = jax.vjp(lambda image, grid: _sample(image, grid, *options), *args)
+    _, transpose = jax.vjp(lambda image, grid: grid_sampler(image, grid, *options), *args)
     grads = transpose(grad_output.astype(dtype))
     return grads[0] if output_mask[0] else None, grads[1]

@@ -153,12 +153,13 @@ def _check_divisor(self, other):
     return None
 
 
+@op("div.Tensor", "div.Scalar")
 @op(
     *("div.Tensor_mode", "div.Scalar_mode"),
     check=lambda self, other, rounding_mode: rounding_mode and _check_divisor(self, other),
 )
-def divide_mode(self, other, *, rounding_mode):
-    """Divide truly without a rounding mode."""
+def divide(self, other, *, rounding_mode=None):
+    """Divide truly without a rounding mode: integers give a float."""
     if rounding_mode is None:
         return quotient(*wide(self, other, to_float=True))
     dtype, is_number = result_type(self, other), jnp.ndim(other) == 0
@@ -171,17 +172,11 @@ def divide_mode(self, other, *, rounding_mode):
     return jnp.trunc(exact if is_number else rounded(exact, dtype))
 
 
-@op("div.Tensor", "div.Scalar")
-def divide(self, other):
-    """Divide; integers give a float."""
-    return divide_mode(self, other, rounding_mode=None)
-
-
 @op("floor_divide", meta="mul.Tensor", check=_check_divisor)
 @op("floor_divide.Scalar", meta="mul.Scalar", check=_check_divisor)
 def floor_divide(self, other):
     """Do ``div`` with ``rounding_mode="floor"``. The meta function, in Python, loses strides."""
-    return divide_mode(self, other, rounding_mode="floor")
+    return divide(self, other, rounding_mode="floor")
 
 
 def _with_fixed_sign(self, other):
@@ -203,21 +198,6 @@ def _of_one_dtype(*operands: Any, to_float: bool = False) -> list[Any]:
     dtype = floating(dtype) if to_float else dtype
     each = zip(operands, wide(*operands, to_float=to_float), strict=True)
     return [x if getattr(given, "dtype", None) == dtype else rounded(x, dtype) for given, x in each]
-
-
-@op(
-    *("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor"),
-    check=_check_divisor,
-)
-def remainder(self, other):
-    """Give the remainder the divisor's sign."""
-    return jnp.remainder(*_of_one_dtype(self, other))
-
-
-@op("fmod.Tensor", "fmod.Scalar", check=_check_divisor)
-def fmod(self, other):
-    """Give the remainder the dividend's sign."""
-    return lax.rem(*jnp.broadcast_arrays(*_of_one_dtype(self, other)))
 
 
 def _integer_power(base, exponent):
@@ -330,13 +310,15 @@ def _arctan2_off_0(a, b):
     return jnp.where(nothing, 0, jnp.arctan2(a, jnp.where(nothing, 1, b)))
 
 
-def _elementwise(names: str, function: Callable[..., Any], to_float: bool = False) -> None:
+def _elementwise(
+    names: str, function: Callable[..., Any], to_float: bool = False, **options: Any
+) -> None:
     """Enter a JAX function of operands of one dtype under names of ATen."""
 
     def lowering(self, other):
         return function(*jnp.broadcast_arrays(*_of_one_dtype(self, other, to_float=to_float)))
 
-    op(*names.split())(lowering)
+    op(*names.split(), **options)(lowering)
 
 
 _fmax = differentiated_as(lambda a, b: jnp.where((a >= b) | jnp.isnan(b), a, b))(jnp.fmax)
@@ -344,10 +326,13 @@ _fmin = differentiated_as(lambda a, b: jnp.where((a <= b) | jnp.isnan(b), a, b))
 _arctan2 = differentiated_as(_arctan2_off_0)(jnp.arctan2)
 _XLOGY = "xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other"
 _XLOG1PY = "special_xlog1py special_xlog1py.self_scalar special_xlog1py.other_scalar"
+_REMAINDER = "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor"
 
 _elementwise("atan2", _arctan2, to_float=True)
 _elementwise(_XLOGY, _x_times(jnp.log, 0), to_float=True)
 _elementwise(_XLOG1PY, _x_times(jnp.log1p, -1), to_float=True)
+_elementwise(_REMAINDER, jnp.remainder, check=_check_divisor)  # of the divisor's sign
+_elementwise("fmod.Tensor fmod.Scalar", lax.rem, check=_check_divisor)  # of the dividend's
 _elementwise("maximum", jnp.maximum)
 _elementwise("minimum", jnp.minimum)
 _elementwise("fmax", _fmax)
@@ -405,7 +390,7 @@ def _clamped(self, min=None, max=None):
     return self if high is None else jnp.where(self > high, high, self)
 
 
-@op("clamp", "clamp.Tensor")
+@op("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor")
 @differentiated_as(_clamped)
 def clamp(self, min=None, max=None):
     """Limit; ``max`` counts where the limits cross; NaN stays."""
@@ -413,12 +398,6 @@ def clamp(self, min=None, max=None):
     if low is not None:
         self = jnp.maximum(self, low)
     return self if high is None else jnp.minimum(self, high)
-
-
-@op("clamp_min", "clamp_min.Tensor")
-def clamp_min(self, min):
-    """Do ``clamp`` with a lower limit."""
-    return clamp(self, min)
 
 
 @op("clamp_max", "clamp_max.Tensor")

@@ -76,22 +76,18 @@ def gru_cell_backward(by, grad_hy, workspace, has_bias):
 
 
 class Kind(NamedTuple):
-    """The functions of a kind of layer.
+    """The functions of a kind of layer."""
 
-    Attributes:
-      gates: how many vectors of the hidden size a step computes.
-      step: returns the hidden and the cell state, given the gates of the input, those of the hidden
-        state, and both states. Layers other than LSTMs have None for the cell state.
-      keep: returns what ``back`` needs of each step, ``[time, batch, size]``, given the gates of
-        all steps, the hidden states before and after each, the first cell state, and a function
-        that runs over time.
-      back: returns gradients of both gates, the part of the hidden state's gradient that is not by
-        its gates, and the cell state's gradient, given those of the new states, and what was kept.
-    """
-
-    gates: int
+    gates: int  # how many vectors of the hidden size a step computes
+    # Returns the hidden and the cell state, given the gates of the input, those of the hidden
+    # state, and both states. Layers other than LSTMs have None for the cell state.
     step: Callable[..., Any]
+    # Returns what ``back`` needs of each step, ``[time, batch, size]``, given the gates of all
+    # steps, the hidden states before and after each, the first cell state, and a function that runs
+    # over time.
     keep: Callable[..., Any]
+    # Returns gradients of both gates, the part of the hidden state's gradient that is not by its
+    # gates, and the cell state's gradient, given those of the new states, and what was kept.
     back: Callable[..., Any]
 
 
@@ -130,33 +126,27 @@ def _gru_back(by, grad_h, grad_c, workspace):
     return *gru_cell_backward(by, grad_h, workspace, False)[:3], grad_c
 
 
-def _tanh_step(by, input_gates, hidden_gates, hx, cx):
-    return by.tanh(input_gates + hidden_gates), cx
+def _of_sum(name: str, of_gates: Callable[..., Any]) -> Kind:
+    """Return the kind whose hidden state is a function of both gates' sum, given its gradient."""
 
+    def step(by, input_gates, hidden_gates, hx, cx):
+        return getattr(by, name)(input_gates + hidden_gates), cx
 
-def _tanh_back(by, grad_h, grad_c, after):
-    gates = grad_h * (1 - after * after)
-    return gates, gates, 0, grad_c
+    def keep(by, input_gates, hidden_gates, before, after, cx, over_time):
+        return (after,)
 
+    def back(by, grad_h, grad_c, after):
+        gates = of_gates(by, grad_h, after)
+        return gates, gates, 0, grad_c
 
-def _relu_step(by, input_gates, hidden_gates, hx, cx):
-    return by.relu(input_gates + hidden_gates), cx
-
-
-def _relu_back(by, grad_h, grad_c, after):
-    gates = by.where(after > 0, grad_h, 0)
-    return gates, gates, 0, grad_c
-
-
-def _keep_after(by, input_gates, hidden_gates, before, after, cx, over_time):
-    return (after,)
+    return Kind(1, step, keep, back)
 
 
 KINDS = {
     "lstm": Kind(4, _lstm_step, _lstm_keep, _lstm_back),
     "gru": Kind(3, _gru_step, _gru_keep, _gru_back),
-    "rnn_tanh": Kind(1, _tanh_step, _keep_after, _tanh_back),
-    "rnn_relu": Kind(1, _relu_step, _keep_after, _relu_back),
+    "rnn_tanh": _of_sum("tanh", lambda by, grad, y: grad * (1 - y * y)),
+    "rnn_relu": _of_sum("relu", lambda by, grad, y: by.where(y > 0, grad, 0)),
 }
 
 

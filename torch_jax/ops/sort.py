@@ -57,17 +57,11 @@ def _packed(x):
     return (x.astype(jnp.int64) << 32) | lax.broadcasted_iota(jnp.int64, x.shape, x.ndim - 1)
 
 
-@op("sort")
-def sort(self, dim=-1, descending=False):
+@op("sort", "sort.stable")
+def sort(self, dim=-1, descending=False, *, stable=None):
     """Sort stably, as PyTorch's on CPU does in practice."""
     values, order = sorted_with_positions(_last(self, dim), descending)
     return _back(values, self, dim), _back(order, self, dim)
-
-
-@op("sort.stable")
-def sort_stable(self, *, stable=None, dim=-1, descending=False):
-    """Sort; all sorts here are stable."""
-    return sort(self, dim, descending)
 
 
 @op("topk")

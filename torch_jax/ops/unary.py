@@ -162,9 +162,8 @@ def _rounding(name: str, function: Unary) -> None:
     op(name)(lowering)
 
 
-for _name, _function in {"floor": jnp.floor, "ceil": jnp.ceil, "trunc": jnp.trunc}.items():
-    _rounding(_name, _function)
-_rounding("round", jnp.round)
+for _name in ("floor", "ceil", "trunc", "round"):
+    _rounding(_name, getattr(jnp, _name))
 
 
 @op("round.decimals")
@@ -238,20 +237,6 @@ def logit_backward(grad_output, self, eps=None):
     given = jnp.asarray(-1 if eps is None else eps).astype(x.dtype)
     low, outside = jnp.where(given < 0, 0, given), jnp.where(given < 0, np.nan, 0)
     return jnp.where((x < low) | (x > 1 - low), outside, g / (x * (1 - x)))
-
-
-@op("sigmoid_backward")
-def sigmoid_backward(grad_output, output):
-    """Return ``g * conj(y (1 - y))``."""
-    g, y = wide_float(grad_output), wide_float(output)
-    return g * jnp.conj((1 - y) * y)
-
-
-@op("tanh_backward")
-def tanh_backward(grad_output, output):
-    """Return ``g * conj(1 - y²)``."""
-    g, y = wide_float(grad_output), wide_float(output)
-    return g * jnp.conj(1 - y * y)
 
 
 @op("frexp.Tensor")
