@@ -23,22 +23,19 @@ from torch_jax.ops.precision import current
 from torch_jax.ops.registry import op
 
 
-def _kept(key: jax.Array, dropout_p: float, like: jax.Array) -> jax.Array:
-    """Return the factors of dropout: 0, or the scale of the elements kept."""
-    if dropout_p >= 1:
-        return jnp.zeros_like(like)
-    mask = jax.random.bernoulli(key, 1 - dropout_p, like.shape)
-    return jnp.where(mask, jnp.asarray(1 / (1 - dropout_p), like.dtype), 0)
-
-
 def _dropout(key: Any, dropout_p: float) -> attention_blocks.Dropout | None:
-    """Return the mask of each block, from a key of its own; the gradient makes the same again."""
+    """Return the factors of each block: 0, or the scale of the elements kept.
+
+    They are drawn from a key of its own, by which the gradient makes the same again.
+    """
     if not dropout_p:
         return None
 
     def kept(start: Any, shape: tuple[int, ...]) -> jax.Array:
-        like = jax.ShapeDtypeStruct(shape, jnp.float32)
-        return _kept(jax.random.fold_in(key, start), dropout_p, like)  # type: ignore[arg-type]
+        if dropout_p >= 1:
+            return jnp.zeros(shape, jnp.float32)
+        mask = jax.random.bernoulli(jax.random.fold_in(key, start), 1 - dropout_p, shape)
+        return jnp.where(mask, jnp.float32(1 / (1 - dropout_p)), 0)
 
     return kept
 

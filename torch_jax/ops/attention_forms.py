@@ -1,12 +1,11 @@
 """The choice of attention's form: a kernel of the platform's, or blocks of rows.
 
-One table of pure predicates over the properties of a call, for any machine.
+Pure predicates over the properties of a call, for any machine.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 from torch_jax.budgets import GROUPS_OF_BLOCKS, ROWS_OF_A_BLOCK
@@ -94,14 +93,6 @@ def takes_splash(call: Call) -> bool:
     )
 
 
-# In this order; other calls go by blocks of rows.
-FORMS: tuple[tuple[str, Callable[[Call], bool]], ...] = (
-    ("cudnn", takes_cudnn),
-    ("splash", takes_splash),
-    ("blocks", lambda call: True),
-)
-
-
 def choose(call: Call) -> str:
     """Return the name of the form that serves a call.
 
@@ -111,7 +102,9 @@ def choose(call: Call) -> str:
     >>> choose(Call("cpu", "bfloat16", shape, shape, shape))
     'blocks'
     """
-    return next(name for name, takes in FORMS if takes(call))
+    if takes_cudnn(call):
+        return "cudnn"
+    return "splash" if takes_splash(call) else "blocks"
 
 
 # --- blocks ---------------------------------------------------------------------------------------

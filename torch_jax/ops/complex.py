@@ -26,20 +26,18 @@ def complex_(real, imag):
     return _make(*promote(real, imag))
 
 
-@op("polar")
-def polar(abs, angle):
-    """Return complex numbers from absolute value and angle; the CPU refuses half types."""
-    if abs.dtype in HALVES:
-        raise NotImplementedError(f"polar of {abs.dtype}")
-    return _polar(*promote(abs, angle))
-
-
 def _polar_off_0(size, angle):
+    size, angle = promote(size, angle)
     return _make(*(jnp.where(size == 0, 0, size) * part(angle) for part in (jnp.cos, jnp.sin)))
 
 
+@op("polar")
 @differentiated_as(_polar_off_0)
-def _polar(size, angle):
+def polar(size, angle):
+    """Return complex numbers from absolute value and angle; the CPU refuses half types."""
+    if size.dtype in HALVES:
+        raise NotImplementedError(f"polar of {size.dtype}")
+    size, angle = promote(size, angle)
     return _make(size * jnp.cos(angle), size * jnp.sin(angle))
 
 

@@ -81,7 +81,7 @@ def _forward(log_probs, targets, input_lengths, target_lengths, longest, blank):
 
 @functools.partial(jax.jit, static_argnums=(7, 8))
 def _backward(
-    grad, log_probs, targets, input_lengths, target_lengths, loss, alpha, blank, zero_infinity
+    grad, log_probs, targets, input_lengths, target_lengths, loss, alpha, blank, zero_infinity=False
 ):
     """Return the gradient of the log_softmax's input: probabilities less posteriors.
 
@@ -145,21 +145,9 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
 
 
 @op("_ctc_loss_backward", concrete=True, meta=False, instead=_INSTEAD)
-def ctc_loss_backward(
-    grad,
-    log_probs,
-    targets,
-    input_lengths,
-    target_lengths,
-    neg_log_likelihood,
-    log_alpha,
-    blank,
-    zero_infinity=False,
-):
+def ctc_loss_backward(grad, log_probs, targets, input_lengths, target_lengths, *rest):
     lengths = _lengths(input_lengths, target_lengths)
-    return _backward(
-        grad, log_probs, targets, *lengths, neg_log_likelihood, log_alpha, blank, zero_infinity
-    )
+    return _backward(grad, log_probs, targets, *lengths, *rest)
 
 
 # the lengths are read, since the number of states is a shape

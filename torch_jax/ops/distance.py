@@ -88,20 +88,16 @@ def cdist_backward(grad, x1, x2, p, cdist):
     return jnp.sum(grad[..., None] * slope, -2)
 
 
-def _pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.triu_indices(n, 1)
-
-
 @op("_pdist_forward", static=("p",))
 def pdist(self, p=2.0):
     """Return distances of the pairs of rows above the diagonal."""
-    i, j = _pairs(len(self))
+    i, j = np.triu_indices(len(self), 1)
     return _distance(self[i] - self[j], p)
 
 
 @op("_pdist_backward", static=("p",))
 def pdist_backward(grad, self, p, pdist):
     """Return gradients: each pair pulls at both of its rows."""
-    i, j = _pairs(len(self))
+    i, j = np.triu_indices(len(self), 1)
     pull = grad[:, None] * _slope(self[i] - self[j], pdist[:, None], p)
     return transposed(lambda rows: rows[i] - rows[j], pull, self.shape)

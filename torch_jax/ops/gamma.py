@@ -67,10 +67,7 @@ def polygamma(n, self):
 
 
 def _incomplete_gamma(inside: Callable[..., jax.Array], at_zero: int) -> Callable[..., jax.Array]:
-    """Compute ``inside`` in double precision, since errors grow with ``a``.
-
-    ``at_zero`` is the limit for ``x`` = 0.
-    """
+    """Compute ``inside``, ``at_zero`` for x = 0, in double precision: errors grow with ``a``."""
 
     def function(a, x):
         value = inside(*(y.astype(jnp.float64) for y in (a, x))).astype(a.dtype)

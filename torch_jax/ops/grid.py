@@ -98,11 +98,9 @@ def grid_sampler(image, grid, mode, padding_mode, align_corners):
 
 
 @op("grid_sampler_2d_backward", "grid_sampler_3d_backward")
-def grid_sampler_backward(
-    grad_output, input, grid, interpolation_mode, padding_mode, align_corners, output_mask
-):
+def grid_sampler_backward(grad_output, input, grid, *options_and_mask):
     """Return gradients of input and grid."""
-    options = interpolation_mode, padding_mode, align_corners
+    *options, output_mask = options_and_mask
     dtype = opmath(input.dtype)
     args = input.astype(dtype), grid.astype(dtype)
     _, transpose = jax.vjp(lambda image, grid: grid_sampler(image, grid, *options), *args)

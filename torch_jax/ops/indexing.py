@@ -27,11 +27,6 @@ def is_mask(index) -> bool:
     return index is not None and index.dtype in (np.bool_, np.uint8)
 
 
-def positions_of(mask) -> tuple[np.ndarray, ...]:
-    """Return positions where a concrete mask holds, row-major: an int64 vector per dimension."""
-    return np.nonzero(on_host(mask))
-
-
 def _expand_masks(self, indices) -> tuple:
     """Return the index tuple for ``x.at``: slices for None, and positions for masks."""
     result: list = []
@@ -40,7 +35,7 @@ def _expand_masks(self, indices) -> tuple:
             result.append(slice(None) if index is None else index)
             continue
         _match_mask(self, index, len(result))
-        result += positions_of(index)
+        result += np.nonzero(on_host(index))
     _refuse_empty(self, result)
     return tuple(result)
 
@@ -82,10 +77,7 @@ def _knows_masks(indices) -> bool:
 
 
 def bounds(index, size: int, dim: int, wrap: bool = False):
-    """Return ``(ok, message)`` of a check that ``index`` is below ``size``, and not negative.
-
-    With ``wrap``, negative numbers count from the end.
-    """
+    """Return ``(ok, message)`` of a check of bounds; ``wrap``: negative ones count from the end."""
     ok = ((index >= (-size if wrap else 0)) & (index < size)).all()
     return ok, f"index is out of bounds for dimension {dim} with size {size}"
 

@@ -25,10 +25,6 @@ def nothing(x: jax.Array) -> jax.Array:
     return jnp.zeros((0,), x.dtype)
 
 
-def _real(dtype) -> np.dtype:
-    return np.finfo(dtype).dtype
-
-
 # Errors. ``info`` (int32) of a factorization is the first pivot that failed, from 1 on, or 0.
 
 
@@ -231,7 +227,7 @@ def ormqr(self, input2, input3, left=True, transpose=False):
 def linalg_eigh(A, UPLO="L", compute_v=True):
     """Read one triangle, and of the diagonal the real part."""
     if A.size == 0:
-        w = jnp.zeros(A.shape[:-1], _real(A.dtype))
+        w = jnp.zeros(A.shape[:-1], np.finfo(A.dtype).dtype)
         return w, A if compute_v else nothing(A)
     x = hermitian_of(A, lower=UPLO.upper() == "L")
     if not compute_v:

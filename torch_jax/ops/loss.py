@@ -232,10 +232,7 @@ def _pull_back(loss, self, grad_output):
 
 
 def _label_sets(target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the positions of ``target`` (N, C) before the first -1, and the classes they name.
-
-    The classes are a bool (N, C).
-    """
+    """Return which of ``target`` (N, C) are before the first -1, and which classes they name."""
     listed = jnp.cumsum(target < 0, axis=1) == 0
     classes = jnp.arange(target.shape[1])
     return listed, jnp.any((target[:, :, None] == classes) & listed[:, :, None], axis=1)

@@ -24,20 +24,17 @@ from torch_jax.ops.registry import op
 from torch_jax.ops.scatter import identity
 
 
-def _output_size(size, kernel, stride, padding, dilation, ceil_mode) -> int:
-    span = size + 2 * padding - dilation * (kernel - 1) - 1
-    count = (span + (stride - 1 if ceil_mode else 0)) // stride + 1
-    # the last window must begin inside the input or its left padding
-    return count - 1 if ceil_mode and (count - 1) * stride >= size + padding else count
-
-
 class _Dim:
     """The windows along one dimension."""
 
     def __init__(self, size, kernel, stride, padding, dilation, ceil_mode):
         self.size, self.kernel, self.stride, self.padding = size, kernel, stride, padding
         self.dilation = dilation
-        self.count = _output_size(size, kernel, stride, padding, dilation, ceil_mode)
+        span = size + 2 * padding - dilation * (kernel - 1) - 1
+        self.count = (span + (stride - 1 if ceil_mode else 0)) // stride + 1
+        # the last window must begin inside the input or its left padding
+        if ceil_mode and (self.count - 1) * stride >= size + padding:
+            self.count -= 1
         end = (self.count - 1) * stride + dilation * (kernel - 1) + 1
         self.edges = padding, jax.core.max_dim(0, end - size - padding)
 
@@ -309,15 +306,10 @@ def _check_unpool(indices, output_size):
 
 
 @op("max_unpool2d", channels_last=("self",), check=_check_unpool)
-def max_unpool2d(self, indices, output_size):
-    """Put each value at its place in a tensor of zeros."""
-    return _put(2, self, indices, output_size)
-
-
 @op("max_unpool3d", check=_check_unpool)
-def max_unpool3d(self, indices, output_size, stride, padding):
+def max_unpool(self, indices, output_size, *_stride_and_padding):
     """Put each value at its place in a tensor of zeros."""
-    return _put(3, self, indices, output_size)
+    return _put(len(output_size), self, indices, output_size)
 
 
 for _n in (2, 3):

@@ -50,10 +50,7 @@ def precisions_are(precisions: tuple[str, str] | None) -> Iterator[None]:
 
 
 def current() -> Precisions:
-    """Return the precisions of the call under way.
-
-    Raises ``LookupError`` within an operator that lacks the option ``products``.
-    """
+    """Return the precisions of the call under way, of an operator with the option ``products``."""
     found = _current.get()
     if found is None:
         raise LookupError(

@@ -187,10 +187,7 @@ def _interpolate(x, method, output_size, align_corners, scales):
 
 
 def _interpolate_bytes(x, taps):
-    """Compute as PyTorch for uint8: 16-bit weights, rounded after each dimension, last first.
-
-    A size that stays is copied.
-    """
+    """Compute as PyTorch for uint8: 16-bit weights, rounded after each dimension, last first."""
     x = x.astype(jnp.int32)
     for axis, tap in zip(range(-1, -1 - len(taps), -1), reversed(taps), strict=True):
         if len(tap.place) == x.shape[axis]:

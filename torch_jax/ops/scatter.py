@@ -83,10 +83,7 @@ _METHODS = {
 
 @op("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce", check=dim_bounds)
 def scatter(self, dim, index, src, *, reduce="set"):
-    """Write numbers or one; of equal positions the last one wins where JAX runs on the CPU.
-
-    ``reduce`` adds or multiplies in place of writing.
-    """
+    """Write, add or multiply; of equal positions the last one wins where JAX runs on the CPU."""
     return _combine(self, dim, index, src, _METHODS[reduce])
 
 

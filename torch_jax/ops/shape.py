@@ -120,14 +120,12 @@ def _spread(src, shape, dim: int, start: int, step: int):
 def slice_backward(grad_output, input_sizes, dim, start, end, step):
     """Return the gradient in a slice of zeros."""
     dim %= len(input_sizes)
-    return _spread(grad_output, input_sizes, dim, _clipped(start, input_sizes[dim]), step)
-
-
-def _clipped(start, size: int):
-    """Return the start of a slice, traced or not; negative numbers count from the end."""
+    size = input_sizes[dim]
     if isinstance(start, int):
-        return slice(start, None).indices(size)[0]
-    return jnp.clip(jnp.where(start < 0, start + size, start), 0, size)
+        start = slice(start, None).indices(size)[0]  # clipped as Python clips
+    else:
+        start = jnp.clip(jnp.where(start < 0, start + size, start), 0, size)
+    return _spread(grad_output, input_sizes, dim, start, step)
 
 
 @op("slice_scatter")

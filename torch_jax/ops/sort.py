@@ -105,16 +105,12 @@ def kthvalue(self, k, dim=-1, keepdim=False):
     return _reduced(_at_rank(_last(self, dim), k - 1), self, dim, keepdim)
 
 
-def _nans(x):
-    """Return the number of NaNs along the last axis."""
-    return jnp.isnan(x).sum(-1) if category(x.dtype) == 2 else 0
-
-
 def _enter_median(name: str, rank) -> None:
     """Enter a lower median, by its rank among so many elements with so many NaNs, the greatest."""
 
     def function(x):
-        return _at_rank(x, rank(x.shape[-1], _nans(x)))
+        nans = jnp.isnan(x).sum(-1) if category(x.dtype) == 2 else 0
+        return _at_rank(x, rank(x.shape[-1], nans))
 
     @op(f"{name}.dim")
     def along(self, dim, keepdim=False):
@@ -225,13 +221,6 @@ def _widen(x, low, high, margin: float) -> tuple[jax.Array, jax.Array]:
     return lax.optimization_barrier((low - extra, high + extra))
 
 
-def _linear_bin(x, low, high, bins: int):
-    """Return the bin of each element among equal ones; -1 outside; the last edge is inside."""
-    inside = (x >= low) & (x <= high)
-    position = ((x - low) * bins / (high - low)).astype(jnp.int64)
-    return jnp.where(inside, jnp.minimum(position, bins - 1), -1)
-
-
 @op("histc", static=("min", "max"))
 def histc(self, bins=100, min=0, max=0):
     """Count in equal bins; elements out of range and NaN count nowhere."""
@@ -241,7 +230,9 @@ def histc(self, bins=100, min=0, max=0):
     if min == max and x.size:
         min, max = smallest(x), largest(x)
     low, high = _widen(x, min, max, 1)
-    position = _linear_bin(x, low, high, bins)
+    inside = (x >= low) & (x <= high)
+    position = ((x - low) * bins / (high - low)).astype(jnp.int64)
+    position = jnp.where(inside, jnp.minimum(position, bins - 1), -1)  # the last edge is inside
     return _tally(position, bins, jnp.ones_like(x))
 
 
