@@ -24,6 +24,7 @@ from torch_jax.core.active import ACTIVE, unrecorded
 from torch_jax.dispatch import call_jax, jax_programs, ladder
 from torch_jax.dispatch.call_jax import Recent
 from torch_jax.eager.entry import by_parameter
+from torch_jax.eager.twins import by_name
 from torch_jax.memory import storage, transfer
 
 _NO_WORDS = np.zeros(4, np.uint32)
@@ -70,7 +71,6 @@ def run(program: jax_programs.Program, tensors: list[torch.Tensor], dims: Any) -
 
 def _traced(op: Any, form: Any, leaves: list[Any]) -> Example:
     kernel: Any = ladder.kernel_in_table(op)
-    names = [argument.name for argument in op._schema.arguments]
     forms = [leaf for leaf in leaves if isinstance(leaf, Given)]
     found: list[Any] = []
 
@@ -89,7 +89,7 @@ def _traced(op: Any, form: Any, leaves: list[Any]) -> Example:
 
     def check(tensors: list[jax.Array]) -> Any:
         args, kwargs = filled(tensors)
-        given = dict(zip(names, args, strict=False)) | kwargs
+        given = by_name(op, args, kwargs)
         return kernel.lowering.check(**by_parameter(kernel.lowering.check, given))
 
     program = jax_programs.trace(of_one, list(map(call_jax.form_of, forms)), True, str(op))

@@ -14,6 +14,8 @@ from torch.utils import _pytree as pytree
 from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.core import costs, errors, tracers
+from torch_jax.eager.twins import by_name
+from torch_jax.eager.variants import is_mutated
 from torch_jax.memory.storage import tensors_in
 
 FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often
@@ -23,8 +25,7 @@ _running = threading.local()  # ``ops``: how often an overload is being replaced
 
 def on_cpu(op: Any) -> Callable[..., Any]:
     """Run on copies on the CPU and write changed arguments back; warned and counted."""
-    written = [a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
-    names = [a.name for a in op._schema.arguments]
+    written = [a.name for a in op._schema.arguments if is_mutated(a)]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         _account_for(op, args, kwargs)
@@ -39,8 +40,7 @@ def on_cpu(op: Any) -> Callable[..., Any]:
             result = op(*host_args, **host_kwargs)
         except NotImplementedError as error:
             raise errors.not_found(op, args, kwargs) from error
-        given = dict(zip(names, args, strict=False)) | kwargs
-        host = dict(zip(names, host_args, strict=False)) | host_kwargs
+        given, host = by_name(op, args, kwargs), by_name(op, host_args, host_kwargs)
         for name in written:
             _write_back(tensors_in(given[name]), tensors_in(host[name]))
         back = {id(host[name]): given[name] for name in written}

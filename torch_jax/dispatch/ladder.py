@@ -263,14 +263,12 @@ def _composed_in_place(op: Any, functional: Any) -> Call:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         result = functional(*args, **kwargs)
-        given = dict(zip(sig.names, args, strict=False)) | kwargs
+        given = sig.named(args, kwargs)
         results = [result] if sig.fresh + len(sig.writes) == 1 else list(result)
         targets = tensors_in([given[name] for name in sig.writes])
         for target, value in zip(targets, tensors_in(results[sig.fresh :]), strict=True):
             target.copy_(value)
-        new = iter(results)
-        returned = [next(new) if name is None else given[name] for name in sig.returns]
-        return returned[0] if len(returned) == 1 else tuple(returned) or None
+        return sig.returned(results, given)
 
     return call
 
