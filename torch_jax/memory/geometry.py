@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,14 +36,8 @@ GATHERS: Counter[tuple] = Counter()  # (size, stride) of each view that needed a
 Shape = tuple[int, ...]
 
 
-class Step(Protocol):
-    """One step of a lens."""
-
-    def read(self, x: jax.Array) -> jax.Array:
-        """Return the part of ``x`` that the step looks at."""
-
-    def write(self, x: jax.Array, part: jax.Array) -> jax.Array:
-        """Return ``x`` with the part replaced."""
+# The steps of a lens: ``read`` returns the part of an array that a step looks at, and ``write``
+# returns the array with that part replaced.
 
 
 class Reshape(NamedTuple):
@@ -192,6 +186,7 @@ class Bitcast(NamedTuple):
         return jnp.concatenate([whole, flat[whole.size :]]).reshape(x.shape)
 
 
+Step = Reshape | Permute | Slice | Pad | Broadcast | Empty | Gather | Bitcast
 Lens = tuple[Step, ...]
 
 
