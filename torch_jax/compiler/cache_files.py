@@ -27,17 +27,14 @@ _DIGEST = 16  # bytes
 
 
 class CacheFiles:
-    """A cache in a directory, with the methods that JAX asks of one.
-
-    Args:
-      directory: the folder of the entries; made, for the user alone, when the first is written.
-      limit: the bytes that the entries may take. The least recently used are dropped first.
-      mark: another condition of an entry, besides its key. Entries without one, which another
-        process may have stored, are found, too.
-    """
+    """A cache in a directory, with the methods that JAX asks of one."""
 
     def __init__(self, directory: Path, limit: int, mark: str = ""):
-        self._path, self._limit, self._mark = directory, limit, mark
+        self._path = directory  # made, for the user alone, when the first entry is written
+        self._limit = limit  # the bytes that the entries may take
+        # Another condition of an entry, besides its key. Entries without one, which another process
+        # may have stored, are found, too.
+        self._mark = mark
         self._unmeasured = limit  # bytes put since the directory was last measured
         self._writable = True
         self._trusted: bool | None = None  # not known before the directory exists

@@ -56,10 +56,7 @@ def follow() -> None:
 
 
 def directory() -> Path:
-    """Return the directory of compiled programs: the setting ``cache_dir``, or the user's.
-
-    The user's is ``$XDG_CACHE_HOME/torch_jax``, or ``~/.cache/torch_jax``.
-    """
+    """Return the directory of compiled programs: the setting ``cache_dir``, or the user's."""
     chosen = config.get("cache_dir")
     if chosen != "auto":
         return Path(chosen).expanduser().absolute()

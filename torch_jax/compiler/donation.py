@@ -28,11 +28,8 @@ def order(
 ) -> list[R]:
     """Return the results, first those that take the memory of arguments, in the order of these.
 
-    Args:
-      results: in any order, each once.
-      form: shape and dtype of a result.
-      donated: of each donated argument, in order, the form and the result that is to take its
-        memory: None, or one that is no result, where any will do.
+    ``donated`` has the form of each donated argument, in order, and the result that is to take its
+    memory: None, or one that is no result, where any of that form will do.
 
     >>> order(["gradient", "new"], lambda name: (3,), [((3,), "new")])
     ['new', 'gradient']

@@ -33,15 +33,11 @@ def run(
 ) -> list[Any]:
     """Run a program over the memories of storages, and store its results there; return its outputs.
 
-    Args:
-      program: the executable; it returns a list.
-      arguments: returns the arguments; called when the memories have been taken.
-      inputs: arrays that were read from storages. The list is their only holder meanwhile.
-      storages: those whose memories, at ``places`` among the inputs, are lent. Each holds one of
-        the ``placeholders`` meanwhile, and then one of the ``results``: places among the outputs
-        and the inputs.
-      read: storages whose memories are read into ``inputs`` first, which is empty then. That saves
-        a pass that compares the memories lent with those read.
+    ``arguments`` is called when the memories have been taken, those of ``storages``, which are at
+    ``places`` among the inputs. Each storage holds one of the ``placeholders`` meanwhile, and then
+    one of the ``results``: places among the outputs and the inputs. The list of ``inputs`` is the
+    only holder of arrays that were read from storages; an empty one is filled with the memories of
+    ``read`` first, which saves a pass that compares the memories lent with those read.
 
     Raises:
       TracedElsewhere: another thread has written one of the storages since it was read, or has its

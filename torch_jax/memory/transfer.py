@@ -119,8 +119,8 @@ def require(flag: jax.Array, message: str, kind: type[Exception]) -> None:
 class _Borrowed:
     """JAX's read-only host array, shown to PyTorch as writable so that it is not warned about.
 
-    It is only ever read. (``Tensor.numpy`` is no way to fill a tensor: it
-    makes the storage unresizable for ever.)
+    It is only ever read. (``Tensor.numpy`` is no way to fill a tensor: it makes the storage
+    unresizable for ever.)
     """
 
     def __init__(self, array: np.ndarray):
