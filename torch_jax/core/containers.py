@@ -78,7 +78,7 @@ def container_of(value: Any) -> Container | None:
     kind = type(value)
     if issubclass(kind, _LEAVES):
         return None
-    names = _names_of(kind)
+    names = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
     if names & _WHOLE:
         return None
     if kind is torch.Size:
@@ -123,10 +123,6 @@ def holds_values(value: Any, met: tuple[int, ...] = ()) -> bool:
     if dataclasses.is_dataclass(value) or _is_of_caches(type(value)):
         return holds_values(vars_of(value), met)
     return any(isinstance(leaf, _VALUES) for leaf in jax.tree_util.tree_leaves(value))
-
-
-def _names_of(kind: type) -> set[str]:
-    return {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
 
 
 def _is_of_caches(kind: type) -> bool:

@@ -94,7 +94,7 @@ def _meet(leaf: Any) -> bool:
     if jax.tree_util.default_registry.is_node(kind):
         with _LOCK:
             if not _REGISTRY.is_node(kind):  # by another thread
-                _REGISTRY.register_node(kind, _as_jax_does, _again)
+                _REGISTRY.register_node(kind, _as_jax_does, jax.tree_util.tree_unflatten)
         return True
     container = container_of(leaf)
     if container is None:
@@ -134,10 +134,6 @@ def _key_of(name: Any) -> Any:
 def _as_jax_does(node: Any) -> tuple[list[Any], Any]:
     """Return the children of a node, and its structure down to these."""
     return jax.tree_util.tree_flatten(node, is_leaf=lambda child: child is not node)
-
-
-def _again(structure: Any, children: Iterable[Any]) -> Any:
-    return jax.tree_util.tree_unflatten(structure, children)
 
 
 # --- dicts ----------------------------------------------------------------------------------------

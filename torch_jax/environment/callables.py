@@ -21,7 +21,6 @@ from torch_jax._private import dynamo, pytorch
 Place = tuple[Any, str]
 
 _KEPT = ("torch._", "torch_jax", "torch.overrides", "torch.utils._device")
-_MISSING = object()
 
 STAND_INS: dict[Callable[..., Any], Callable[..., Any]] = {}  # replacements, and their originals
 
@@ -115,11 +114,8 @@ def restore(at: list[Place], original: Any, replaced: Any) -> None:
     for owner, name in at:
         if getattr(owner, name, None) is not replaced:
             continue
-        if owner is torch.Tensor and _inherited(name) is original:
+        inherited = (vars(base)[name] for base in torch.Tensor.__mro__[1:] if name in vars(base))
+        if owner is torch.Tensor and next(inherited, None) is original:
             delattr(owner, name)
         else:
             setattr(owner, name, original)
-
-
-def _inherited(name: str) -> Any:
-    return next((vars(c)[name] for c in torch.Tensor.__mro__[1:] if name in vars(c)), _MISSING)
