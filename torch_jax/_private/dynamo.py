@@ -92,10 +92,7 @@ def _defer(disabled: Any, function: Any) -> None:
 
 
 def guard_graph(module: str, function: str) -> None:
-    """Let Dynamo compile again where the result of a function without arguments has changed.
-
-    Of PyTorch's releases, one that lacks the names of Dynamo's guards has no such guard.
-    """
+    """Let Dynamo compile again where the result of a function without arguments has changed."""
     if torch._guards.TracingContext.try_get() is None:
         return
     source = importlib.import_module("torch._dynamo.source")
@@ -156,13 +153,9 @@ def guards_of(size: Any) -> list[Any]:
 
 
 def tensor_guards(tensors: list[Any]) -> Callable[..., bool]:
-    """Return a check whether tensors have the dtype, geometry and so on of these.
-
-    In C++ where this torch has ``torch._C._dynamo.guards.TensorGuards``.
-    """
-    kind = getattr(
-        getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None
-    )
+    """Return a check whether tensors have the dtype, geometry and so on of these; in C++ if any."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    kind = getattr(guards, "TensorGuards", None)
     if kind is not None and tensors:
         return kind(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     forms = list(map(_form, tensors))

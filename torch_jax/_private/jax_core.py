@@ -41,12 +41,9 @@ def outside_of_traces() -> Any:
 
 
 def structure_differences(old: Any, new: Any) -> Iterator[tuple]:
-    """Yield where two tree structures differ: the path, both things, and an explanation.
-
-    Nothing is known of classes of a user's that take no other leaves.
-    """
+    """Yield where two tree structures differ: the path, both things, and an explanation."""
     tree_util = importlib.import_module("jax._src.tree_util")
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # of classes of a user's that take no other leaves
         yield from tree_util.equality_errors_pytreedef(old, new)
 
 
@@ -182,23 +179,17 @@ def svd_of_tpus() -> Callable[..., list[Any]] | None:
 
 
 def costs_of(compiled: Any) -> dict[str, float]:
-    """Return XLA's estimates of a program: ``flops``, ``bytes accessed``; empty where unknown.
-
-    The compiler of GPUs gives none: its program is then counted as that of any other.
-    """
-    return compiled.cost_analysis() or costs_of_text(compiled.as_text())
+    """Return XLA's estimates of a program: ``flops``, ``bytes accessed``; empty where unknown."""
+    return compiled.cost_analysis() or costs_of_text(compiled.as_text())  # GPUs' compiler has none
 
 
 def costs_of_text(text: str) -> dict[str, float]:
-    """Return XLA's estimates of the text of a compiled program, with one round of each loop.
-
-    There are none where this JAX has no such functions, or does not read the compiler's text.
-    """
+    """Return XLA's estimates of the text of a compiled program, with one round of each loop."""
     try:
         parse = importlib.import_module("jaxlib._hlo").hlo_module_from_text
         count = importlib.import_module("jax._src.lib")._jax.hlo_module_cost_analysis
         return count(importlib.import_module("jax").devices("cpu")[0].client, parse(text))
-    except (ImportError, AttributeError, RuntimeError, ValueError):
+    except (ImportError, AttributeError, RuntimeError, ValueError):  # of another JAX, or compiler
         return {}
 
 

@@ -44,10 +44,7 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Return attention of ``[batch, heads, ragged, width]``, without a mask.
-
-    Raises ``RuntimeError`` for causal attention, as on the CPU.
-    """
+    """Return attention of ``[batch, heads, ragged, width]``, without a mask."""
     if is_causal:
         raise RuntimeError(
             "No viable backend for scaled_dot_product_attention was found: nested tensors for "
