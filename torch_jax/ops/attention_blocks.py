@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_jax.ops.attention_forms import Group
+from torch_jax.ops.conv_forms import padded
 from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import HALVES, opmath
 
@@ -156,18 +157,18 @@ def backward(
 
 
 def _summed_up(call: Attention, of_block: Any, of_bias: bool) -> tuple:
-    keys = call.key.shape[2]
+    keys = call.key.shape[2]  # of which no row of a group may see the last
     of_rows, of_keys = [], []
     for group in call.groups:
         rows, sums = _by_blocks(group, of_block, call, sums=True)
         of_rows.append(rows)
-        of_keys.append([_longer(x, 2, keys) for x in sums])
+        of_keys.append([padded(x, 2, [(0, keys - x.shape[2])]) for x in sums])
     key, value = (sum(parts[1:], parts[0]) for parts in zip(*of_keys, strict=True))
     query = _joined([rows[0] for rows in of_rows], 3)
     bias = None
     if of_bias and call.bias is not None:
         width = call.bias.shape[-1]
-        parts = [_longer(rows[1], 4, width) for rows in of_rows]
+        parts = [padded(x, 4, [(0, width - x.shape[4])]) for _, x in of_rows]
         bias = _joined(parts, 3)
         if call.bias.shape[3] == 1:
             bias = bias.sum(3, keepdims=True)
@@ -228,12 +229,6 @@ def _unstacked(x: jax.Array) -> jax.Array:
 
 def _joined(parts: list[jax.Array], axis: int) -> jax.Array:
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis)
-
-
-def _longer(x: jax.Array, axis: int, length: int) -> jax.Array:
-    """Return ``x`` with zeros behind it, for the keys that no row of a group has seen."""
-    missing = length - x.shape[axis]
-    return x if not missing else jnp.pad(x, [(0, missing * (d == axis)) for d in range(x.ndim)])
 
 
 def _masked(

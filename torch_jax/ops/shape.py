@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.ops.conv_forms import padded
 from torch_jax.ops.derivatives import transposed
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import promote
@@ -96,7 +97,8 @@ def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
     matrix = jnp.moveaxis(self, (dim1, dim2), (-2, -1))
     # each row's element, or each column's, put in its place by a comparison: no scatter
     length, axis = matrix.shape[-2 if offset >= 0 else -1], -1 if offset >= 0 else -2
-    values = jnp.expand_dims(_grow(src.astype(self.dtype), src.ndim - 1, 0, length), axis)
+    src = padded(src.astype(self.dtype), src.ndim - 1, [(0, length - src.shape[-1])])
+    values = jnp.expand_dims(src, axis)
     matrix = jnp.where(_diagonals(matrix) == offset, values, matrix)
     return jnp.moveaxis(matrix, (-2, -1), (dim1, dim2))
 
@@ -181,7 +183,7 @@ def unfold_backward(grad_in, input_sizes, dim, size, step):
     count, pieces = grad_in.shape[dim], -(-size // step)
 
     def unfold(x):
-        x = _grow(x, dim, 0, (count + pieces - 1) * step)
+        x = padded(x, dim, [(0, (count + pieces - 1) * step - x.shape[dim])])  # or cut
         shape = (*x.shape[:dim], count, step, *x.shape[dim + 1 :])
         starts = range(0, pieces * step, step)
         parts = [lax.slice_in_dim(x, at, at + count * step, axis=dim) for at in starts]
@@ -190,9 +192,3 @@ def unfold_backward(grad_in, input_sizes, dim, size, step):
 
     windows = (*input_sizes[:dim], count, *input_sizes[dim + 1 :], size)
     return transposed(unfold, jnp.broadcast_to(grad_in, windows), input_sizes)
-
-
-def _grow(x, dim: int, start: int, size: int):
-    """Put zeros before and after along ``dim``, up to ``size``, or leave elements out."""
-    edges = [(start, size - start - n, 0) if d == dim else (0, 0, 0) for d, n in enumerate(x.shape)]
-    return lax.pad(x, jnp.zeros((), x.dtype), edges)
