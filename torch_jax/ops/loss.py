@@ -164,9 +164,8 @@ def nll_loss_forward(self, target, weight, reduction, ignore_index):
 
 
 @op("nll_loss_backward", "nll_loss2d_backward", meta=False)
-def nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index, total_weight):
-    given = self, target, weight, reduction, ignore_index, total_weight
-    hit, used, grad = _chosen(grad_output, *given)
+def nll_loss_backward(grad_output, self, *given):
+    hit, used, grad = _chosen(grad_output, self, *given)
     return jnp.where(hit & used, -grad, 0).astype(self.dtype)
 
 

@@ -205,16 +205,11 @@ def aminmax(self, dim=None, keepdim=False):
 
 
 def _logic(name: str, reduce: Callable[..., jax.Array]) -> None:
-    @op(name, f"{name}.dim")
-    def over_dim(self, dim=None, keepdim=False):
-        return reduce(self != 0, axes(self, dim), keepdims=keepdim)
-
-    @op(f"{name}.dims")
+    @op(name, f"{name}.dim", f"{name}.dims")
     def over_dims(self, dim=None, keepdim=False):
-        return self != 0 if dim == () else over_dim(self, dim, keepdim)
+        return self != 0 if dim == () else reduce(self != 0, axes(self, dim), keepdims=keepdim)
 
-    over_dim.__doc__ = f"``jnp.{name}``, which sees only real parts."
-    over_dims.__doc__ = f"``jnp.{name}``; an empty list reduces nothing."
+    over_dims.__doc__ = f"``jnp.{name}``, which sees only real parts; no dims reduce nothing."
 
 
 _logic("any", jnp.any)
