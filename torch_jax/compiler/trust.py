@@ -19,9 +19,6 @@ def objection(directory: Path) -> str | None:
     It must belong to this user, who alone may write there. Others must not be able to put another
     directory in its place: a parent that all may write to needs the sticky bit, like ``/tmp``.
     Groups and other owners of parents are believed.
-
-    Raises:
-      OSError: there is no such directory.
     """
     if not hasattr(os, "geteuid"):
         return None

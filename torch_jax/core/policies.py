@@ -27,13 +27,9 @@ _warned_of_float64: set[str] = set()
 
 
 def note_doubles(kinds: Iterable[torch.dtype], where: Any) -> None:
-    """Warn or raise, by the setting ``float64``, where doubles come to an accelerator.
-
-    Raises:
-      TypeError: ``float64="error"``, or complex128 comes to a TPU, whose compiler ends the process.
-    """
+    """Warn or raise, by the setting ``float64``, where doubles come to an accelerator."""
     kinds = frozenset(kinds)
-    if torch.complex128 in kinds and target.platform() == "tpu":
+    if torch.complex128 in kinds and target.platform() == "tpu":  # its compiler ends the process
         raise TypeError(f"{where}: TPUs compute no complex128: use complex64")
     policy = config.get("float64")
     if policy == "exact" or target.on_cpu() or _DOUBLES.isdisjoint(kinds):

@@ -37,10 +37,7 @@ class DataDependentError(RuntimeError):
 
 
 class TracedElsewhere(Exception):
-    """The memory of a tensor is in use by another thread's trace or program, for a moment.
-
-    Or the tensor to be written has got another memory meanwhile.
-    """
+    """A memory is in another thread's trace or program for a moment, or was replaced meanwhile."""
 
 
 class NotTraceableError(RuntimeError):

@@ -49,11 +49,8 @@ class x64_as(x64):
 
 
 def before_each(check: Callable[[], None]) -> None:
-    """Call ``check``, which may raise or wait, before all further work in this process.
-
-    All of the project's own work enters :class:`x64`.
-    """
-    enter = x64.__enter__
+    """Call ``check``, which may raise or wait, before all further work in this process."""
+    enter = x64.__enter__  # which all of the project's own work enters by
 
     def check_and_enter(self: x64) -> None:
         check()

@@ -124,10 +124,7 @@ class Program:
         return found if found.program is not None else None
 
     def pullback(self, wanted: tuple[int, ...], present: tuple[int, ...]) -> Program:
-        """Return the map from arguments and the results' gradients to those of ``wanted``.
-
-        It computes the function once more.
-        """
+        """Return the map from arguments and gradients to those of ``wanted``, computed again."""
 
         def pullback(*arrays: Any) -> list[Any]:
             given = arrays[: len(self.forms)]

@@ -113,10 +113,7 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
 
 
 def by_xla_or_at_once(op: Any, call: Call, by_xla: Call, args: tuple, kwargs: dict) -> Any:
-    """Run ``by_xla``, which may record; or ``call``, where a recording runs operators at once.
-
-    The recorder hears of a value that the call brings to the host.
-    """
+    """Run ``by_xla``, which may record; or ``call``, where a recording runs operators at once."""
     recorder = ACTIVE.recorder if ACTIVE.tracer is None else None
     if recorder is None or not recorder.passes(op, args, kwargs):
         return by_xla(*args, **kwargs)

@@ -31,7 +31,7 @@ class Signature(NamedTuple):
     writes: tuple[str, ...]
     fresh: int
     lists: tuple[bool, ...]
-    returns: tuple[str | None, ...]
+    returns: tuple[str | None, ...]  # for each, the argument that it aliases; None: a new tensor
 
     def named(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by their names."""
@@ -72,10 +72,7 @@ def signature(
     extra_writes: tuple[str, ...] = (),
     integers: frozenset[str] = frozenset(),
 ) -> Signature:
-    """Read the schema of the overload ``op``.
-
-    ``returns`` names, for each return, the argument it aliases, or None for a new tensor.
-    """
+    """Read the schema of the overload ``op``."""
     schema = op._schema
     arguments = schema.arguments
     written = {

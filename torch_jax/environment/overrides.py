@@ -36,10 +36,7 @@ _lock = threading.RLock()
 
 
 class Override:
-    """One function in place of an operator or a callable; a context manager.
-
-    Made by :meth:`torch_jax.Environment.override`.
-    """
+    """A function in place of an operator or callable (:meth:`torch_jax.Environment.override`)."""
 
     def __init__(self, target: Any, function: Callable[..., Any], takes: str = "", **options: Any):
         """Resolve the target; for arguments see :meth:`torch_jax.Environment.override`."""

@@ -239,15 +239,12 @@ def plan(base: Shape, size: Shape, stride: Shape, offset: int) -> Lens:
 
 
 def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return whether elements may share a place: some step does not exceed all shorter ones.
-
-    Expanded tensors, of stride 0, have a check of their own.
-    """
+    """Return whether elements may share a place: some step does not exceed all shorter ones."""
     extent = 0
     if 0 in size:
         return False
     for n, step in sorted(zip(size, stride, strict=True), key=lambda dim: dim[1]):
-        if n > 1 and step == 0:
+        if n > 1 and step == 0:  # expanded, for which there is ``repeats``
             return False
         if n > 1 and step <= extent:
             return True
