@@ -49,10 +49,7 @@ def forward_mode() -> bool:
 
 
 def kernel_under_vmap(op: Any) -> Callable[..., Any] | None:
-    """Return PyTorch's kernel of an overload under vmap: a rule, or a loop in its place.
-
-    It takes the keys that the dispatcher gave, and the arguments.
-    """
+    """Return PyTorch's rule of an overload under vmap, or a loop, which take the keys first."""
     get_kernel = getattr(torch.library, "get_kernel", None)
     return None if get_kernel is None else get_kernel(op, BATCHED).call_boxed
 

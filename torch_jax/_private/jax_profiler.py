@@ -12,11 +12,7 @@ BUSY = (
 
 
 def start() -> Any:
-    """Begin a session.
-
-    Raises:
-      RuntimeError: another session is under way, or this release of JAX has other names.
-    """
+    """Begin a session; raise ``RuntimeError`` where another one is under way."""
     state = _state()
     with state.lock:
         if state.profile_session is not None:

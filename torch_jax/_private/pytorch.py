@@ -397,10 +397,7 @@ def in_functional_transform() -> bool:
 
 
 def is_transformed() -> bool:
-    """Return whether a mode, vmap or hooks on this thread see or change each operator.
-
-    A mode that only sets the device of factories does not count.
-    """
+    """Return whether a mode, vmap or hooks on this thread see or change each operator."""
     if _functorch_level() is not None or _saved_tensors_hooks(True) is not None:
         return True
     own = "torch_jax."  # modes that only observe

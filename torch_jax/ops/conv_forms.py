@@ -111,10 +111,7 @@ def is_tiled(size: Sequence[int], window: Sequence[int], geometry) -> bool:
 
 
 def padded(x: jax.Array, first: int, edges, spread=None) -> jax.Array:
-    """Put zeros around the spatial dimensions, and between their elements if these are spread.
-
-    ``first`` is the first spatial dimension of ``x``.
-    """
+    """Put zeros around dimensions from ``first`` on, and between elements if these are spread."""
     widths = [(0, 0, 0)] * x.ndim
     for i, (low, high) in enumerate(edges):
         widths[first + i] = (low, high, spread[i] - 1 if spread else 0)

@@ -108,11 +108,8 @@ def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
 
 
 def _determinant_parts(A, A_is_contiguous):
-    """Return LU, pivots, the diagonal of U, and the sign of the permutation.
-
-    A contiguous real matrix is factored transposed: PyTorch's gradient counts on it.
-    """
-    transposed = A_is_contiguous and not jnp.iscomplexobj(A)
+    """Return LU, pivots, the diagonal of U, and the sign of the permutation."""
+    transposed = A_is_contiguous and not jnp.iscomplexobj(A)  # PyTorch's gradient counts on it
     lu, pivots, _ = lu_factor(A.mT if transposed else A)
     odd = jnp.sum(pivots != jnp.arange(1, A.shape[-1] + 1), axis=-1) % 2
     return lu, pivots, jnp.diagonal(lu, axis1=-2, axis2=-1), (1 - 2 * odd).astype(A.dtype)

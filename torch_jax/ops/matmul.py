@@ -32,10 +32,7 @@ def dot(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ())) ->
 def matrix_product(
     a: jax.Array, b: jax.Array, product: Callable[..., jax.Array] = dot
 ) -> jax.Array:
-    """Return the product of two matrices, or of two batches of them with one leading dimension.
-
-    The rows of the first matrix may lie in several dims.
-    """
+    """Return the product of two matrices, the first's rows in any dims; or of two batches."""
     if b.ndim == 3:
         return product(a, b, ((2,), (1,)), ((0,), (0,)))
     return product(a, b, ((a.ndim - 1,), (0,)))

@@ -154,11 +154,7 @@ KINDS = {
 
 
 def layer(by, input, hx, cx, w_ih, w_hh, b_ih, b_hh, lengths, kind, reverse):
-    """Return hidden states of one direction, ``[time, batch, hidden]``, and the last cell state.
-
-    Past its length a sequence keeps its states.
-    """
-
+    """Return hidden states of one direction, ``[time, batch, hidden]``, and the last cell state."""
     turned = by.transposed(w_hh)
 
     def step(states, gates):

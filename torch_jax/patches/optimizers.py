@@ -64,10 +64,7 @@ def _on_device(lr: Any, beta1: Any, beta2: Any, steps: list, dtype: torch.dtype)
 
 
 def _is_one_operator(params: list, tensors: list, steps: list, given: dict[str, Any]) -> bool:
-    """Return whether a step is the plain one: of real numbers and one dtype, counted in one place.
-
-    Counts are on the device where an optimizer is ``capturable``, else on the host.
-    """
+    """Return whether a step is the plain one: real numbers of one dtype, counted in one place."""
     numbers = given["lr"], given["beta1"], given["beta2"]
     unusual = given["differentiable"] or given["has_complex"]
     both = [*params, *tensors]
