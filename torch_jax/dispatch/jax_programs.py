@@ -49,8 +49,10 @@ def trace(function: Callable[..., Any], forms: Sequence[Any], wide: bool, name: 
 
     ``wide``: JAX's 64-bit types are on inside; else the function sees 64-bit arguments as 32-bit.
     """
-    seen = tuple(_as_seen(form, wide) for form in forms)
-    closed = _jaxpr_of(function, seen, wide)
+    dtypes = [np.dtype(form.dtype) for form in forms]
+    seen = [dtype if wide else NARROW.get(dtype, dtype) for dtype in dtypes]
+    given = [jax.ShapeDtypeStruct(f.shape, d) for f, d in zip(forms, seen, strict=True)]
+    closed = _jaxpr_of(function, given, wide)
     for value in closed.consts:
         if isinstance(value, jax.core.Tracer):
             raise jax.errors.UnexpectedTracerError(f"{name} reads {value} of another function")
@@ -70,11 +72,6 @@ def mentions(jaxpr: Any, part_of_name: str) -> bool:
         or any(mentions(inner, part_of_name) for inner in core.jaxprs_in_params(eqn.params))
         for eqn in jaxpr.eqns
     )
-
-
-def _as_seen(form: Any, wide: bool) -> jax.ShapeDtypeStruct:
-    dtype = np.dtype(form.dtype)
-    return jax.ShapeDtypeStruct(form.shape, dtype if wide else NARROW.get(dtype, dtype))
 
 
 class Program:

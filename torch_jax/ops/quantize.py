@@ -76,19 +76,12 @@ def learnable_per_channel(self, scale, zero_point, axis, quant_min, quant_max, g
     return _rounded(self, scale, point, quant_min, quant_max)[0]
 
 
-def _gradients(grad, x, scale, zero_point, low, high, factor):
-    """Return the gradients of ``x``, and of the scale and zero point at each element."""
-    steps, mask = _steps(x, scale, zero_point, low, high)
-    of_scale = jnp.where(mask, (steps * scale - x) / scale, steps) * grad * factor
-    return grad * mask, of_scale, jnp.where(mask, 0, -grad * scale * factor)
-
-
 @op("_fake_quantize_learnable_per_tensor_affine_backward", meta=False)
 def learnable_backward(grad, self, scale, zero_point, quant_min, quant_max, grad_factor=1.0):
-    """Return the gradients of :func:`learnable`."""
-    point = _whole(zero_point[0], quant_min, quant_max)
-    of_x, *rest = _gradients(grad, self, scale[0], point, quant_min, quant_max, grad_factor)
-    return of_x, *(one.sum()[None] for one in rest)
+    """Return the gradients of :func:`learnable`, as those of a single channel."""
+    given = grad[None], self[None], scale, zero_point, 0, quant_min, quant_max, grad_factor
+    of_x, *rest = learnable_per_channel_backward(*given)
+    return of_x[0], *rest
 
 
 @op("_fake_quantize_learnable_per_channel_affine_backward", meta=False)
@@ -98,6 +91,8 @@ def learnable_per_channel_backward(
     """Return the gradients of :func:`learnable_per_channel`."""
     point = _whole(zero_point, quant_min, quant_max)
     scale, point = _along(axis, self, scale, point)
-    of_x, *rest = _gradients(grad, self, scale, point, quant_min, quant_max, grad_factor)
+    steps, mask = _steps(self, scale, point, quant_min, quant_max)
+    of_scale = jnp.where(mask, (steps * scale - self) / scale, steps) * grad * grad_factor
+    of_point = jnp.where(mask, 0, -grad * scale * grad_factor)
     others = tuple(dim for dim in range(self.ndim) if dim != axis % self.ndim)
-    return of_x, *(one.sum(others) for one in rest)
+    return grad * mask, of_scale.sum(others), of_point.sum(others)
