@@ -135,10 +135,6 @@ def _comparison(function: Callable[..., Any]) -> Any:
     return compare
 
 
-def _on_value(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, *args: function(float(self), *args)
-
-
 _VALUES: tuple[Any, ...] = (float, int, math.trunc, math.floor, math.ceil, bool)
 _OF_VALUES: tuple[Any, ...] = (hash, str, round, format)
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
@@ -152,7 +148,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 for _function in _VALUES:
     setattr(Number, f"__{_function.__name__}__", functools.partialmethod(_fixed, _function))
 for _function in _OF_VALUES:
-    setattr(Number, f"__{_function.__name__}__", _on_value(_function))
+    setattr(Number, f"__{_function.__name__}__", lambda a, *args, of=_function: of(float(a), *args))
 
 
 def _number_in(value: Any) -> Number | None:
