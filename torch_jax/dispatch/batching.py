@@ -153,7 +153,9 @@ def _functional(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _composites() -> Iterator[Any]:
     """Yield overloads composed by PyTorch, but not under vmap, or by a kernel of ours."""
-    composed = filter(_is_composite, pytorch.all_op_names())
+    kinds = [key.name for key in pytorch.COMPOSITE_KEYS]
+    known = pytorch.all_op_names()
+    composed = (n for n in known if any(pytorch.has_kernel(n, kind) for kind in kinds))
     ours = (f"aten::{name}" for name in KERNELS if "::" not in name)
     for name in (*composed, *ours):
         if not name.startswith("aten::") or functorch.has_rule(name):
@@ -161,10 +163,6 @@ def _composites() -> Iterator[Any]:
         op = variants.overload(name.removeprefix("aten::"))
         if op is not None and _is_functional(op._schema) and ladder.kernel_in_table(op) is None:
             yield op
-
-
-def _is_composite(name: str) -> bool:
-    return any(pytorch.has_kernel(name, key.name) for key in pytorch.COMPOSITE_KEYS)
 
 
 def _is_functional(schema: Any) -> bool:

@@ -366,7 +366,12 @@ def as_strided(self, size, stride, storage_offset=None) -> torch.Tensor:
         last += (n - 1) * step
     nbytes = storage.nbytes_of(self.untyped_storage())
     if (last + 1) * self.dtype.itemsize > nbytes and 0 not in size:
-        raise RuntimeError(_out_of_bounds(self, size, stride, offset))
+        needed = storage.span(size, stride, offset) * self.dtype.itemsize
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
+            f"itemsize {self.dtype.itemsize} requiring a storage size of {needed} are out of "
+            f"bounds for storage of size {nbytes}"
+        )
     return _meta_as_strided(_META, self, size, stride, offset)
 
 
@@ -388,15 +393,6 @@ def as_strided_(self, size, stride, storage_offset=None) -> torch.Tensor:
         return geometrical(self, size, stride, storage_offset)
     view = as_strided(self, size, stride, storage_offset)
     return set_storage(self, self.untyped_storage(), view.storage_offset(), size, stride)
-
-
-def _out_of_bounds(self, size, stride, offset) -> str:
-    needed = storage.span(size, stride, offset) * self.dtype.itemsize
-    return (
-        f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
-        f"itemsize {self.dtype.itemsize} requiring a storage size of {needed} are out of bounds "
-        f"for storage of size {self.untyped_storage().nbytes()}"
-    )
 
 
 @kernel("set_.source_Storage_storage_offset")

@@ -426,10 +426,7 @@ def _place_of(tensor: torch.Tensor, memory: Any, key: list[Any]) -> Any:
 
 
 def _sees_conj(op: Any) -> bool:
-    """Return whether conjugated views are to be resolved here: PyTorch resolves most.
-
-    Operators of our own resolve theirs before they are called.
-    """
+    """Return whether to resolve conjugated views here: PyTorch does most, our operators theirs."""
     keys = ("Conjugate", "Negative") if op.namespace != "torch_jax" else ()
     return any(pytorch.has_kernel(op.name(), key) for key in keys)
 
