@@ -269,11 +269,12 @@ def batch_norm_gather_stats_with_counts(
 
 
 @op("batch_norm_gather_stats", writes=STATS, meta=False)
-def batch_norm_gather_stats(input, mean, *given):
-    """Do the same for parts of one size, the last argument."""
-    *rest, count = given
+def batch_norm_gather_stats(input, mean, invstd, running_mean, running_var, momentum, eps, count):
+    """Do the same for parts of one size."""
     counts = jnp.full(mean.shape[0], count, opmath(mean.dtype))
-    return batch_norm_gather_stats_with_counts(input, mean, *rest, counts)
+    return batch_norm_gather_stats_with_counts(
+        input, mean, invstd, running_mean, running_var, momentum, eps, counts
+    )
 
 
 @op("batch_norm_elemt", meta=False)
