@@ -35,7 +35,6 @@ GAPS: dict[str, list[str]] = {
     "the CPU gives infinity or NaN where the device gives the value": [
         "matrix_exp forward:bfloat16,float16",
         "matrix_exp backward:bfloat16,float16",
-        "renorm backward:complex64",
     ],
     "a layout other than strided": [
         "sparse.mm.reduce *",
