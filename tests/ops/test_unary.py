@@ -151,3 +151,14 @@ def test_large_exponentials():
     for name in ("exp2", "cosh", "sinh"):
         result = getattr(torch, name)(x.to("jax")).cpu()
         torch.testing.assert_close(result, getattr(torch, name)(x), rtol=5e-7, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64])
+def test_integers_that_wrap_around_are_negative(dtype):
+    """XLA takes squares and absolute values of integers for positive."""
+    least = torch.iinfo(dtype).min
+    wraps = math.isqrt(-least) + 1  # its square is beyond the greatest number
+    x = torch.tensor([least, wraps, -wraps, 7, -7, 0], dtype=dtype)
+    for f in (torch.abs, torch.sign, lambda x: x < 0, torch.Tensor.abs_):
+        check(lambda x, f=f: f(x * x), x, executor="jit")
+        check(lambda x, f=f: f(x.abs()), x, executor="jit")

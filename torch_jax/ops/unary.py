@@ -180,7 +180,13 @@ def frac(self):
 
 @op("abs")
 def absolute(self):
-    """Return reals for complex numbers, infinite where a part is."""
+    """Return reals for complex numbers, infinite where a part is.
+
+    XLA takes squares and absolute values of integers for positive, though they wrap around: it
+    would leave out ``lax.abs`` of them.
+    """
+    if jnp.issubdtype(self.dtype, jnp.signedinteger):
+        return jnp.maximum(self, -self)
     if category(self.dtype) < 3:
         return magnitude(self)
     size = jnp.abs(self)
@@ -198,6 +204,8 @@ def sign(self):
     """Return the sign; 0 for NaN."""
     if self.dtype == jnp.bool_:
         return self
+    if category(self.dtype) == 1:
+        return jnp.sign(self)
     return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
 
 
