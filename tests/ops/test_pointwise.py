@@ -241,6 +241,16 @@ def test_numbers_beside_half_types(dtype):
     check(lambda x: x % torch.tensor(0.3, device=x.device), x, executor="jit")
 
 
+def test_quotients_of_quotients_and_logarithms_of_powers():
+    """XLA would multiply the divisors, whose product is 0 or infinite, and take logarithms apart."""
+    x = torch.tensor([1e-30, 1e30, -3.0, 0.3, 0.0, INF, NAN])
+    check(lambda x: x / x, x.clone().requires_grad_(), executor="jit")
+    check(lambda x: x / x / x, x, executor="jit")
+    check(lambda x: x / x[0] / x[0], x[:1], executor="jit")
+    for exponent in (-5, 5, torch.full((7,), -5.0)):
+        check(lambda x, p: (x**p).log(), x, exponent, executor="jit")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_products_with_masks(dtype):
     """XLA would choose 0, where infinities and NaN are to give NaN."""

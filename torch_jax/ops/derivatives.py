@@ -112,6 +112,17 @@ def magnitude(x: jax.Array) -> jax.Array:
     return jnp.abs(x)
 
 
+@differentiated_as(lambda x: x)
+def as_it_is(x: jax.Array) -> jax.Array:
+    """Return floats as they are, but hidden from XLA's algebra.
+
+    XLA makes ``a / (b * c)`` of ``a / b / c``, where the product may be 0 or infinite though no
+    quotient is, and ``p * log(abs(x))`` of ``log(x**p)``, which is NaN for a negative power.
+    """
+    infinity = jnp.asarray(np.inf, x.dtype)
+    return jax.lax.clamp(-infinity, x, infinity)
+
+
 @differentiated_as(lambda x: jnp.where(x == 0, 0, jnp.sqrt(jnp.where(x == 0, 1, x))))
 def root(x: jax.Array) -> jax.Array:
     """Return the square root, whose slope at 0 is 0: that of a norm or a deviation."""

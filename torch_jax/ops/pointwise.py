@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_jax import target
-from torch_jax.ops.derivatives import differentiated_as
+from torch_jax.ops.derivatives import as_it_is, differentiated_as
 from torch_jax.ops.gamma import igamma, igammac, zeta
 from torch_jax.ops.promotion import (
     HALVES,
@@ -161,7 +161,8 @@ def _check_divisor(self, other):
 def divide(self, other, *, rounding_mode=None):
     """Divide truly without a rounding mode: integers give a float."""
     if rounding_mode is None:
-        return quotient(*wide(self, other, to_float=True))
+        result = quotient(*wide(self, other, to_float=True))
+        return as_it_is(result) if category(result.dtype) == 2 else result
     dtype, is_number = result_type(self, other), jnp.ndim(other) == 0
     a, b = jnp.broadcast_arrays(*wide(self, other))
     if rounding_mode == "floor":
@@ -236,7 +237,7 @@ def power(self, exponent):
         return _integer_power(self, exponent)
     if category(self.dtype) == 3:
         return jnp.where(self == 0, _power_of_zero(exponent), jnp.power(self, exponent))
-    return jnp.power(self, exponent)
+    return as_it_is(jnp.power(self, exponent))
 
 
 def _power_of_zero(exponent):
