@@ -81,3 +81,16 @@ def test_elements_equal_themselves(compiled, function):
     actual = [compiled(run)(*given) for _ in range(4)][-1]
     for one, other in zip(actual, run(*weights), strict=True):
         assert one.cpu().equal(other)
+
+
+@pytest.mark.xla_both
+def test_a_single_number_equals_itself():
+    """The gradient of a smallest element counts those that equal it."""
+
+    def run(x):
+        y = x.detach().requires_grad_()
+        return torch.autograd.grad(torch.lgamma(y).cosh().square().min(), y)
+
+    x = torch.tensor(3.046)
+    (slope,) = torch_jax.jit(run, pure=True)(x.to("jax"))
+    torch.testing.assert_close(slope.cpu(), *run(x))

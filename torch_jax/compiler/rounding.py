@@ -49,7 +49,7 @@ def compared_in_memory(jaxpr: Any) -> list[Any]:
         together = _together(eqn.invars, behind)
         for var in eqn.outvars:
             behind[var] = together
-            if math.prod(getattr(var.aval, "shape", ())) > 1:  # others are computed once
+            if math.prod(getattr(var.aval, "shape", ())) > 0:
                 behind[var] |= 1 << len(made)
                 made.append(var)
     return found
