@@ -242,7 +242,7 @@ def test_numbers_beside_half_types(dtype):
 
 
 def test_quotients_of_quotients_and_logarithms_of_powers():
-    """XLA would multiply the divisors, whose product is 0 or infinite, and take logarithms apart."""
+    """XLA would multiply divisors, whose product is 0 or infinite, and take logarithms apart."""
     x = torch.tensor([1e-30, 1e30, -3.0, 0.3, 0.0, INF, NAN])
     check(lambda x: x / x, x.clone().requires_grad_(), executor="jit")
     check(lambda x: x / x / x, x, executor="jit")
