@@ -82,6 +82,8 @@ class Moved(TorchDispatchMode):
         out = func(*args, **kwargs)
         if not written and isinstance(out, torch.Tensor):
             out = self._by_cause(name, args, out)
+        if name == "native_layer_norm":
+            out = tuple(self._by_cause(name, args, one) for one in out)
         exact = None
         if name in _ROUNDED_ONCE:
             exact = _in_double(func, written, *before)
