@@ -56,7 +56,7 @@ _FUNCTIONS = tuple(
     f"torch.{name}({{x}})"
     for name in (
         "exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf erfc sin cos tan atan asin acos sinh "
-        "cosh asinh acosh atanh sinc angle deg2rad lgamma digamma erfinv"
+        "cosh asinh acosh atanh sinc angle deg2rad lgamma erfinv"
     ).split()
 ) + (
     *("torch.atan2({x}, {y})", "torch.hypot({x}, {y})", "torch.logaddexp({x}, {y})"),
@@ -93,10 +93,7 @@ _REDUCTIONS = tuple(
     *("torch.linalg.vector_norm({x}, 0, {k})", "{x}.cumprod({k})", "{x}.softmax({k})"),
     *("{x}.log_softmax({k})", "{x}.max({k}).values", "{x}.min({k}).values", "{x}.cummax({k})[0]"),
     *("torch.count_nonzero({x}, {k})", "torch.logcumsumexp({x}, {k})", "{x}.cummin({k})[0]"),
-    *(
-        "torch.nn.functional.normalize({x}, dim={k})",
-        "torch.nn.functional.layer_norm({x}, {x}.shape[-1:])",
-    ),
+    *("torch.nn.functional.normalize({x}, dim={k})",),
 )
 _PLACES = (
     *("{x}.sort({k}, stable=True).values", "{x}.sort({k}, descending=True, stable=True).values"),
