@@ -19,7 +19,8 @@ _DIVISION = (
 _COMPARISONS = (
     *("{x} == {y}", "{x} != {y}", "{x} < {y}", "{x} <= {y}", "{x} > {c}", "{x} >= {y}"),
     *("{x} == {x}", "{x} == {x}.amax()", "{x} >= {x}.amin({k}, keepdim=True)", "{x} <= {c}"),
-    *("torch.isnan({x})", "torch.isinf({x})", "torch.signbit({x})", "torch.isfinite({x})"),
+    *("torch.isnan({x})", "torch.isinf({x})", "torch.isfinite({x})"),
+    "torch.signbit({x}.nan_to_num(1.0))",  # a NaN has any sign
     *("{x} < {x}.mean()", "{x} != {x}", "~({x} < {y})", "~({x} >= {c})", "torch.isposinf({x})"),
     *("torch.isclose({x}, {y})", "torch.logical_not({x})", "torch.logical_and({x}, {y})"),
     *("torch.logical_xor({x}, {y})", "{x} == {x}.abs()"),
@@ -82,15 +83,17 @@ _CASTS = tuple(
 ) + ("{x}.to({y}.dtype)", "{x}.type_as({y})")
 _WHOLE = tuple(
     f"{{x}}.{name}()"
-    for name in "sum mean amax amin prod any all argmax argmin max min std norm median".split()
+    for name in "sum mean amax amin any all argmax argmin max min std norm median".split()
 )
 _REDUCTIONS = tuple(
     f"{{x}}.{name}({{k}}, keepdim={{keep}})"
-    for name in "sum mean amax amin prod any all argmax argmin std var logsumexp nansum".split()
+    for name in "sum mean amax amin any all argmax argmin std var logsumexp nansum".split()
 ) + (
     *("torch.linalg.vector_norm({x}, 2, {k}, keepdim={keep})", "{x}.cumsum({k})"),
     *("torch.linalg.vector_norm({x}, inf, {k})", "torch.linalg.vector_norm({x}, 1, {k})"),
-    *("torch.linalg.vector_norm({x}, 0, {k})", "{x}.cumprod({k})", "{x}.softmax({k})"),
+    *("torch.linalg.vector_norm({x}, 0, {k})", "{x}.softmax({k})"),
+    # the CPU multiplies half types in their own range
+    *("{x}.clamp(-1, 1).cumprod({k})", "{x}.clamp(-1, 1).prod()", "{x}.clamp(-1, 1).prod({k})"),
     *("{x}.log_softmax({k})", "{x}.max({k}).values", "{x}.min({k}).values", "{x}.cummax({k})[0]"),
     *("torch.count_nonzero({x}, {k})", "torch.logcumsumexp({x}, {k})", "{x}.cummin({k})[0]"),
     *("torch.nn.functional.normalize({x}, dim={k})",),
