@@ -37,7 +37,7 @@ def _is_recorded(go_back: Callable[[torch.Tensor, torch.Tensor], Any]) -> bool:
 def distributions_look_at_no_value() -> bool:
     from torch.distributions import Normal
 
-    density = torch_jax.jit(lambda x: Normal(x, x).log_prob(x), pure=True)
+    density = torch_jax.jit(lambda x: Normal(x, x, validate_args=True).log_prob(x), pure=True)
     return density(ones(2)).shape == (2,)
 
 
