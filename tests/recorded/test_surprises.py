@@ -198,6 +198,12 @@ def test_python_numbers_are_inputs():
     assert did.compiles == 1 and kept["y"].shape == (3,)
 
 
+def test_equal_numbers_that_differ_later_are_one_more_program():
+    x, kept = torch.ones(3, device="jax"), {}
+    did = run(lambda n: kept.update(y=(x + 0.25).sin() + (0.25 if n < 3 else n / 3)))
+    assert did.compiles == 2 and kept["y"].shape == (3,)
+
+
 def test_the_page_has_a_row_for_each():
     """A comment at the table names the tests of its rows, and each name is one."""
     page = (ROOT / "docs" / "jit.md").read_text()
