@@ -530,3 +530,13 @@ def test_a_function_that_returns_nothing_is_told_so(name, takes):
     with env.override(f"aten::{name}", lambda *args: None, takes=takes):
         with pytest.raises(TypeError, match=f"aten.{name}.default returned nothing"):
             getattr(torch.ops.aten, name)(*arguments)
+
+
+def test_a_function_that_was_read_while_it_was_replaced():
+    """Another thread may leave its override between the name's look-up and the call."""
+    env = torch_jax.default_env()
+    with env.override(F.silu, lambda x, inplace=False: x * 2):
+        read = F.silu
+    with env.override(read, lambda x, inplace=False: x * 3):
+        assert F.silu(torch.ones(2, device="jax")).tolist() == [3, 3]
+    assert F.silu is torch.nn.functional.silu is not read

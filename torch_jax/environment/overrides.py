@@ -154,9 +154,7 @@ def resolve(target: Any) -> tuple[Any, ...]:
         return _functional_overloads(target)
     if not callable(target) or isinstance(target, type):
         raise TypeError(f"an override is of an operator or a function, not of {target!r}")
-    with _lock:
-        original = next((o for o, r in _replaced.items() if r.function is target), target)
-    return (original,)
+    return (_originals.get(target, target),)
 
 
 def _functional_overloads(name: str) -> tuple[Any, ...]:
@@ -289,10 +287,13 @@ class _Replaced:
         asking = callables.asking(_is_overridden(original), _serve)
         self.function = callables.wrapper_of(original, self.places, asking(original))
         self.users = 0
+        _originals[self.function] = original
         callables.replace(self.places, self.function)
 
 
 _replaced: dict[Any, _Replaced] = {}
+# Of all replacements: another thread may have read one's name just before it was put back.
+_originals: dict[Any, Callable[..., Any]] = {}
 
 
 @functools.cache
