@@ -22,23 +22,25 @@ SLACK = 4.0  # an error may be so many times that of the runs
 _UNITS = {torch.float32: 4.0, torch.float64: 8.0, torch.bfloat16: 1.0, torch.float16: 1.0}
 _ROUNDED_ONCE = frozenset("add sub mul rsub".split())  # nothing is lost where the result is exact
 _EXACT = frozenset(
-    "_efficientzerotensor _to_copy clone copy detach abs neg sign sgn floor ceil round trunc frac where maximum "
-    "minimum fmax fmin clamp clamp_min clamp_max relu hardtanh masked_fill copysign amax amin "
-    "max min sort topk gather index_select index cat stack flip roll constant_pad_nd fill zero zeros_like fmod "
-    "ones_like threshold_backward hardtanh_backward nan_to_num full_like new_zeros zeros full ones "
-    "scatter tril triu cummax cummin heaviside repeat expand slice_backward select_backward "
-    "value_selecting_reduction_backward masked_fill lift_fresh scalar_tensor empty_like remainder "
-    "median kthvalue index_put positive hardshrink softshrink empty argmax argmin "
-    "constant_pad resolve_conj real imag view_as_real conj_physical arange repeat_interleave "
-    "_local_scalar_dense masked_scatter masked_select unfold_backward eye isclose "
-    "evenly_distribute_backward set_ resize_ as_strided index_fill "
-    "empty_strided new_empty new_full new_ones new_empty_strided eq ne lt le gt ge".split()
+    "_efficientzerotensor _to_copy clone copy detach abs neg sign sgn floor ceil round trunc "
+    "frac where maximum minimum fmax fmin clamp clamp_min clamp_max relu hardtanh masked_fill "
+    "copysign amax amin max min sort topk gather index_select index cat stack flip roll "
+    "constant_pad_nd fill zero zeros_like fmod ones_like threshold_backward hardtanh_backward "
+    "nan_to_num full_like new_zeros zeros full ones scatter tril triu cummax cummin heaviside "
+    "repeat expand slice_backward select_backward value_selecting_reduction_backward "
+    "masked_fill lift_fresh scalar_tensor empty_like remainder median kthvalue index_put "
+    "positive hardshrink softshrink empty argmax argmin constant_pad resolve_conj real imag "
+    "view_as_real conj_physical arange repeat_interleave _local_scalar_dense masked_scatter "
+    "masked_select unfold_backward eye isclose evenly_distribute_backward set_ resize_ "
+    "as_strided index_fill empty_strided new_empty new_full new_ones new_empty_strided eq ne "
+    "lt le gt ge".split()
 )
 _SUMS = frozenset(
     "sum mean std var std_mean var_mean cumsum cumprod prod logsumexp norm linalg_vector_norm "
-    "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm "
-    "native_layer_norm_backward nansum logcumsumexp _logcumsumexp addcmul addcdiv lerp mm dot "
-    "lgamma digamma angle tan sin cos erfinv atanh acosh logit log log2 log10 log1p scatter_add".split()
+    "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data "
+    "native_layer_norm native_layer_norm_backward nansum logcumsumexp _logcumsumexp addcmul "
+    "addcdiv lerp mm dot lgamma digamma angle tan sin cos erfinv atanh acosh logit log log2 "
+    "log10 log1p scatter_add".split()
 )
 _CANCELLING = frozenset(
     "gelu gelu_backward mish_backward lgamma digamma mish elu erfc log_sigmoid_forward".split()
