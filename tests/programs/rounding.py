@@ -1,4 +1,4 @@
-"""What an expression may give where each operator rounds a little differently.
+"""The results that an expression may have, where each operator rounds a little differently.
 
 The expression runs on the CPU several times, and each operator that rounds has its results moved by
 a few units in the last place, at random; twice denormal numbers are taken for zero. Elements that

@@ -13,8 +13,10 @@ import torch
 from torch_jax import config
 from torch_jax._version import __version__ as __version__
 from torch_jax.compat.ax import interop
-from torch_jax.compat.ax.environment import Environment, default_env
-from torch_jax.compat.ax.flax import load_checkpoint, save_checkpoint  # noqa: F401
+from torch_jax.compat.ax.environment import Environment
+from torch_jax.compat.ax.environment import default_env as default_env
+from torch_jax.compat.ax.flax import load_checkpoint as load_checkpoint
+from torch_jax.compat.ax.flax import save_checkpoint as save_checkpoint
 from torch_jax.core import patching
 from torch_jax.interop.functional import functional
 from torch_jax.patches import torchax as _methods  # noqa: F401, whose rows are applied here

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.optim import SGD, Adam, AdamW  # noqa: F401
+from torch.optim import SGD as SGD
+from torch.optim import Adam as Adam
+from torch.optim import AdamW as AdamW
 
 from torch_jax import config
 from torch_jax._private import pytorch
