@@ -7,8 +7,10 @@ So results are ordered such that each donated array is paired with its successor
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Collection, Hashable, Sequence
+import warnings
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -19,6 +21,14 @@ from torch_jax.core import crossed
 from torch_jax.core.x64 import x64
 
 R = TypeVar("R", bound=Hashable)
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Silence JAX where no result takes the memory of a donated array."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        yield
 
 
 def order(

@@ -8,7 +8,6 @@ numbers among them; where sizes change, also for each set of sizes.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import time
@@ -169,7 +168,7 @@ class Executable:
         """Trace a call of a new form, which shows the inputs that it writes."""
         compiled = self._make(given)
         try:
-            with x64(), _without_warnings_of_donation():
+            with x64(), donation.without_warnings():
                 lowered = compiled.jitted().trace(_NO_WORDS, *memories).lower()
             chosen = xla_options.of_lowered(lowered) | self._options
             compiled.run = compiled.jitted(compiler_options=chosen)
@@ -182,7 +181,7 @@ class Executable:
 
     def _first_launch(self, compiled: _Compiled, words: Any, given: list, memories: list) -> list:
         """Launch a call of a new form, for which XLA compiles."""
-        with _without_warnings_of_donation(), progress.program(self.name):
+        with donation.without_warnings(), progress.program(self.name):
             arrays = self._launch(compiled, words, given, memories)
         compiled.is_ready = True
         what = "specialised" if len(self._compiled) > 1 or self._dynamic else "compiled"
@@ -280,13 +279,6 @@ class Executable:
         """Return, for each output, whether it is on the CPU in the graph."""
         results: Any = self.graph.graph.output_node().args[0]
         return [isinstance(one, fx.Node) and _is_on_host(one) for one in results]
-
-
-@contextlib.contextmanager
-def _without_warnings_of_donation() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        yield
 
 
 def _unless_wrong(written: list[int], before: list, after: list, checks: list[Any]) -> list[Any]:

@@ -19,12 +19,11 @@ def _patch_validation(original: Any, valid: Any) -> Any:
     Here the error is raised when the recording has run, or where Python waits next.
     """
     recorder, caller = ACTIVE.recorder, sys._getframe(2)
-    listener: Any = None if recorder is None else recorder.listener
-    takes = listener is not None and listener.takes_checks
+    takes = recorder is not None and recorder.takes_checks
     is_late = config.get("check_indices") == "auto" and not (recorder is None and target.on_cpu())
     if not (takes or is_late) or not (_is_distribution(caller) and is_jax_tensor(valid)):
         return original(valid)
-    check = listener.check if takes else flags.come_later
+    check = flags.come_later if recorder is None else recorder.check_later
     check(held_by(valid.all()), _message(caller.f_locals), ValueError)
     return True
 

@@ -75,7 +75,8 @@ def _again(state: State, program: Any) -> str:
         made = next(one for one in state.way() if not one.before or one.before.nodes <= added[0])
         more = f" and {len(added) - 1} more" if len(added) > 1 else ""
         return f"the result of {_call(made)}{more} can be reached now, and could not before"
-    if program.floats.is_apart > any(one.floats.is_apart for one in state.programs):
+    were_apart = any(one.floats.is_apart for one in state.programs)
+    if program.floats.is_apart and not were_apart:
         return "numbers differ now that were equal in all calls of one operator"
     if all(len(program.donated) > len(one.donated) for one in state.programs):
         return "some of its arguments were used elsewhere, and can be written over now"

@@ -6,7 +6,6 @@ import functools
 import gc
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
@@ -157,8 +156,7 @@ class Program:
         with x64(), at_once():
             if not sharding.Use.begun:
                 return jax_core.native(self._call)(*given)
-            with warnings.catch_warnings():  # arrays may be sharded in other ways at each call
-                warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            with donation.without_warnings():  # arrays may be sharded in other ways at each call
                 return self._giving(wanted if any(wanted) else ())(*given)
 
 

@@ -361,10 +361,8 @@ class Recorder:
                 _moving.add(entry.serial)
                 return self.record(op, entry, memories)
             child = _step(op, entry, memories, state, step)
-        check, listener = child.check, self.listener
-        if listener is not None and not listener.takes_checks:
-            listener = None
-        if check is not None and listener is None and policies.waits_for_checks():
+        check = child.check
+        if check is not None and not self.takes_checks and policies.waits_for_checks():
             arrays = chain.from_iterable(arrays for *_, arrays in recording.log)
             if not (compile_nothing() and check.holds(list(arrays))):
                 _check(entry, check.part, memories)
@@ -383,14 +381,26 @@ class Recorder:
             self._full(self)
         if check is not None:
             (flag,) = self.record(op, check.part, check.part.of(memories))
-            (flags.come_later if listener is None else listener.check)(flag, *entry.check)
+            self.check_later(flag, *entry.check)
         return nodes
+
+    @property
+    def takes_checks(self) -> bool:
+        """Return whether a listener takes the checks that are recorded."""
+        return self.listener is not None and self.listener.takes_checks
+
+    def check_later(self, flag: Any, message: str, kind: type[Exception]) -> None:
+        """Raise ``kind(message)`` if the flag is false when the recording has run.
+
+        The listener does so, if it takes checks; else the error is raised where Python waits next.
+        """
+        check = self.listener.check if self.listener and self.takes_checks else flags.come_later
+        check(flag, message, kind)
 
     def _runs_new(self) -> bool:
         """Return whether operators run at once where they are called for the first time."""
-        takes_checks = self.listener is not None and self.listener.takes_checks
         is_late = self.recording.first_compiled() > 2
-        return is_late and compile_nothing() and not (takes_checks or absent.is_chosen())
+        return is_late and compile_nothing() and not (self.takes_checks or absent.is_chosen())
 
 
 def _call(op: Any, args: tuple, kwargs: dict[str, Any]) -> int:
