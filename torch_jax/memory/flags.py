@@ -76,9 +76,14 @@ def raise_failed() -> None:
         asked = list(_asked)
         _asked.clear()
     for flag, some in asked:
-        for one, message, kind in () if _holds(flag) else some:
-            if not _holds(one, if_failed=True):  # waiting for its other results says so
-                raise kind(f"{message} (in an earlier call; check_indices='always' raises at once)")
+        if not _holds(flag):
+            _raise_first(some)
+
+
+def _raise_first(some: list[_Late]) -> None:
+    for flag, message, kind in some:
+        if not _holds(flag, if_failed=True):  # waiting for its other results says so
+            raise kind(f"{message} (in an earlier call; check_indices='always' raises at once)")
 
 
 def _array(flag: Any) -> Any:
