@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import torch_jax
 from tests.support.compare import assert_same, check, check_raises
 from torch_jax.compiler import options
 from torch_jax.ops import norm
@@ -96,6 +97,18 @@ def test_instance_norm():
 @pytest.mark.slow
 def test_rms_norm():
     check(lambda x, w: F.rms_norm(x, (5,), w), leaf(2, 4, 5), leaf(5))
+    check(lambda x: F.rms_norm(x, (4, 5), eps=0.1), leaf(2, 4, 5))
+
+
+def test_rms_norm_is_one_operator_and_its_gradient_one():
+    x, weight = (torch.ones(s, device="jax", requires_grad=True) for s in ((2, 4), (4,)))
+    with torch_jax.trace_ops() as trace:
+        F.rms_norm(x, (4,), weight).sum().backward()
+    norms = [call for call in str(trace).split() if call.startswith("aten.") and "norm" in call]
+    assert [norm.partition(".default")[0] for norm in norms] == [
+        "aten._fused_rms_norm",
+        "aten._fused_rms_norm_backward",
+    ]
 
 
 @pytest.mark.parametrize("dim", [0, 2])

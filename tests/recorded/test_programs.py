@@ -121,14 +121,18 @@ def normed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def test_equal_numbers_of_one_operator_are_one_input(programs):
     model, x = nn.Module(), torch.tensor([-1.0, 1.0])
-    runs = [(0.25, 0.25), (0.25, 0.5), (0.0, -0.0), (0.75, 0.75)]
+    runs = [(0.25, 0.25), (0.5, 0.5), (0.25, 0.5), (0.0, -0.0), (0.75, 0.75)]
     with counted() as did:
         for model.epsilons in runs:
             with torch_jax.lazy():
                 found = normed(model, x.to("jax"))
             assert torch.equal(found.cpu(), normed(model, x))
-    inputs = [text[text.index("@main(") :].partition(":")[2][:10] for _, text in programs]
-    assert [one.lstrip().split("x")[0] for one in inputs] == ["tensor<1", "tensor<2"]
+    inputs = [text[text.index("@main(") :].partition("->")[0] for _, text in programs]
+    assert [re.findall(r"tensor<(?:\dx)?f32>", one)[0] for one in inputs] == [
+        "tensor<1xf32>",
+        "tensor<2xf32>",
+    ]
+    assert [one.count("tensor<f32>") for one in inputs] == [1, 0]
     assert did.explanations[1].endswith("differ now that were equal in all calls of one operator")
 
 

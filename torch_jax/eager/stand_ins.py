@@ -7,14 +7,13 @@ arguments and the results of such an operator.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from torch_jax._private import pytorch
-from torch_jax.eager import variants
 from torch_jax.memory.shared import Elsewhere
 from torch_jax.ops import rnn
 
@@ -90,8 +89,19 @@ def _of_heads(grad: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return grad.unflatten(1, (like.shape[1], -1)).sum(2)
 
 
-if _decomposed := pytorch.decompositions().get(variants.overload("_fused_rms_norm_backward")):
-    STAND_INS["aten::_fused_rms_norm_backward"] = _decomposed
+@_stands_in_for("aten::_fused_rms_norm_backward")
+def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask):
+    """Return gradients of input and weight, in the order of autograd's operators on the CPU."""
+    axes, count = [*range(-len(normalized_shape), 0)], math.prod(normalized_shape)
+    x, grad = input.to(rstd.dtype), grad_out.to(rstd.dtype)
+    grad_weight = None
+    if output_mask[1]:
+        grad_weight = (grad * (x * rstd)).sum_to_size(weight.shape).to(weight.dtype)
+    scaled = grad if weight is None else grad * weight
+    grad_rstd = (scaled * x).sum(axes, keepdim=True)
+    grad_mean = -0.5 * grad_rstd * rstd.pow(3)
+    grad_input = scaled * rstd + (grad_mean / count) * (x.pow(1) * 2)
+    return grad_input.to(input.dtype) if output_mask[0] else None, grad_weight
 
 
 def _loop(step, states, xs, reverse):

@@ -346,6 +346,17 @@ def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, g
 # ---- RMS norm and weight norm -----------------------------------------------------------------
 
 
+@op("_fused_rms_norm", static=("eps",), meta=False)
+def _fused_rms_norm(input, normalized_shape, weight, eps):
+    """Divide by the root of the mean square over the last dimensions; return its inverse, too."""
+    _refuse_shapes(input, normalized_shape, weight)
+    axes = tuple(range(input.ndim - len(normalized_shape), input.ndim))
+    x, weight = _wide(input, weight)
+    eps = jnp.finfo(x.dtype).eps if eps is None else eps
+    rstd = lax.rsqrt(jnp.mean(jnp.square(x), axes, keepdims=True) + eps)
+    return _affine(x * rstd, weight, None).astype(input.dtype), rstd
+
+
 @op("_fused_rms_norm_backward")
 def _fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask):
     """Return gradients of input and weight."""

@@ -42,6 +42,7 @@ class Floats:
         self._first = np.array(list(first.values()), int)
         times = Counter(keys)
         self._sharing = [at for at, key in enumerate(keys) if times[key] > 1]
+        self.shared = sorted({self.places[at] for at in self._sharing})
 
     def taken(self, floats: Any) -> Any:
         """Return the floats that the program takes, as a vector of float64."""

@@ -58,13 +58,15 @@ class Program:
         self.donated = donated  # which of the arrays it may write its results over
         self.floats = Floats(steps, floats)
         self._doubles = frozenset(map(self.floats.places.__getitem__, _doubles(steps)))
+        self._scalars = [at for at in self.floats.shared if at not in self._doubles]
+        self._kept: tuple[bytes, list[Any]] = b"", []  # these, and where they are on the device
         self.needed = frozenset(outputs)
         self._compiled: Any = None
         self._made = compilations.NOTHING  # by another thread
         jitted: Any = functools.partial(
             jax.jit,
-            fusion.bounded(_function(steps, outputs, self._doubles, self.floats.places)),
-            donate_argnums=tuple(at + 3 for at in donated),
+            fusion.bounded(_function(steps, outputs, self)),
+            donate_argnums=tuple(at + 3 + len(self._scalars) for at in donated),
             compiler_options=options.whole(),
             keep_unused=True,
         )
@@ -109,7 +111,7 @@ class Program:
             self._compiled = None
 
     def _forms(self, given: Numbered) -> list[Any]:
-        """Return the forms of what the program is given: three vectors of numbers, and arrays."""
+        """Return the forms of what the program is given: its numbers, and arrays."""
         arrays = self._as_arrays(*given)
         return [
             jax.ShapeDtypeStruct(
@@ -119,13 +121,26 @@ class Program:
         ]
 
     def _as_arrays(self, floats: Any, integers: Any, arrays: list[Any]) -> tuple[Any, ...]:
-        """Return what the program is given: floats in two widths where both are asked for."""
+        """Return what the program is given: floats in two widths where both are asked for.
+
+        Those that operators share come beside the vectors: in front of a number that is an input,
+        as in front of a constant, a GPU's compiler makes one kernel of a norm or a softmax.
+        """
         doubles: Any = self.floats.taken(floats)
         with np.errstate(over="ignore"):  # what is too large for float32 is infinite
             singles = doubles.astype(np.float32)
         if not self._doubles:
             doubles = _NO_DOUBLES
-        return singles, doubles, np.asarray(integers, np.int64), *arrays
+        return singles, doubles, np.asarray(integers, np.int64), *singles[self._scalars], *arrays
+
+    def _on_device(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return what the program is given, with shared floats on the device while they stay."""
+        end = 3 + len(self._scalars)
+        bits, kept = self._kept
+        if bits != (now := b"".join(one.tobytes() for one in given[3:end])):
+            kept = jax.device_put(list(given[3:end]))
+            self._kept = now, kept
+        return *given[:3], *kept, *given[end:]
 
     def own(self, arrays: list[Any]) -> None:
         """Copy the arrays that are written over, one after the other, into memory of XLA's own.
@@ -155,7 +170,7 @@ class Program:
         given = self._as_arrays(floats, integers, arrays)
         with x64(), at_once():
             if not sharding.Use.begun:
-                return jax_core.native(self._call)(*given)
+                return jax_core.native(self._call)(*self._on_device(given))
             with donation.without_warnings():  # arrays may be sharded in other ways at each call
                 return self._giving(wanted if any(wanted) else ())(*given)
 
@@ -321,22 +336,22 @@ def _heirs(state: State) -> dict[int, int]:
 
 
 def _function(
-    steps: Sequence[Step],
-    outputs: Sequence[int],
-    of_doubles: frozenset[int],
-    places: Sequence[int],
+    steps: Sequence[Step], outputs: Sequence[int], program: Program
 ) -> Callable[..., list[Any]]:
-    """Return the function that computes a graph, and takes the floats ``of_doubles`` as such.
+    """Return the function that computes a graph, of what its program is given."""
+    places, of_doubles, scalars = program.floats.places, program._doubles, program._scalars
 
-    ``places`` are those of the graph's floats among the ones that it takes.
-    """
+    def torch_jax_recorded(singles: Any, doubles: Any, integers: Any, *given: Any) -> list[Any]:
+        count = len(scalars)
+        shared = dict(zip(scalars, given[:count], strict=True))
 
-    def torch_jax_recorded(singles: Any, doubles: Any, integers: Any, *arrays: Any) -> list[Any]:
-        floats = [
-            doubles[at] if at in of_doubles else singles[at].astype(np.float64)
-            for at in range(len(singles))
-        ]
-        operands = Operands([floats[place] for place in places], integers, arrays)
+        def number(at: int) -> Any:
+            if at in of_doubles:
+                return doubles[at]
+            return (shared[at] if at in shared else singles[at]).astype(np.float64)
+
+        floats = list(map(number, range(len(singles))))
+        operands = Operands([floats[place] for place in places], integers, given[count:])
         for step in steps:
             body = core.jaxpr_as_fun(jax_core.as_if_at(step.line, beginning_at(step)))
             operands.results += body(*operands.of(step))
