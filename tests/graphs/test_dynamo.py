@@ -16,7 +16,6 @@ from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import check, compiled
 from tests.support.processes import output
 from tests.support.values import randn
-from torch_jax import DataDependentError
 
 # --- shapes and types -----------------------------------------------------------------------------
 
@@ -143,15 +142,27 @@ def test_item_breaks_the_graph():
         compiled(function)(torch.ones(3, device="jax"))
 
 
-@pytest.mark.slow
-def test_sizes_that_depend_on_data_break_the_graph_or_are_explained():
-    def function(x):
-        return (x + 1)[x > 0] * 2
+def test_sizes_that_depend_on_data_break_the_graph_or_cut_it(caplog):
+    """Dynamo takes sizes of values into a graph if asked, as ``fullgraph=True`` does."""
 
-    check(function, torch.tensor([1.0, -1.0, 2.0]), fullgraph=False)
+    def function(x, y):
+        z = (x + 1)[x > 0] * 2
+        y.add_(1)
+        return z * y.new_ones(int((x > 0).sum()))
+
+    inputs = torch.tensor([1.0, -1.0, 2.0]), torch.zeros(2)
+    check(function, *inputs, fullgraph=False)
     torch._dynamo.reset()
-    with pytest.raises(DataDependentError, match="Instead, use torch.where"):
-        compiled(function)(torch.ones(3, device="jax"))
+    with caplog.at_level(logging.WARNING, "torch_jax"):
+        check(function, *inputs)
+    assert [r.getMessage() for r in caplog.records if "Instead, use torch.where" in r.getMessage()]
+
+
+def test_a_graph_of_numbers_alone():
+    def function(a, b):
+        return torch.ops.aten.add(a, b), torch.ops.aten.mul(b, a)
+
+    torch.testing.assert_close(compiled(function)(4, 3.25), function(4, 3.25))
 
 
 def test_an_index_out_of_range_is_an_error():

@@ -27,6 +27,7 @@ from torch_jax._private import pytorch
 from torch_jax.compiler import donation, fusion
 from torch_jax.compiler import options as xla_options
 from torch_jax.core import absent, errors, policies, precision, progress, tracers
+from torch_jax.core.active import ACTIVE
 from torch_jax.core.log import LOGGER
 from torch_jax.core.node import Lent
 from torch_jax.core.x64 import x64
@@ -108,13 +109,12 @@ class Executable:
         with pytorch.no_dispatch_modes():
             self._held = [t if is_jax(t) else transfer.to_device(t) for t in held.values()]
         self._compiled: OrderedDict[tuple, _Compiled] = OrderedDict()
-        self._is_full = False
+        self._is_full = self._looks = False
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Run the graph."""
-        if absent.is_chosen():
-            with observed(Listener(self.name)):
-                return list(self.graph(*args))
+        if self._looks or absent.is_chosen():
+            return self._recorded(args)
         given = [*args, *self._held]
         args.clear()
         words = _NO_WORDS
@@ -130,6 +130,22 @@ class Executable:
                 return _finish(compiled, given, arrays)
             except tracers.TracedElsewhere:
                 _wait(given)
+            except tracers.DataDependentError as error:
+                return self._looking(error, given[: self._inputs])
+
+    def _recorded(self, args: list[Any]) -> list[Any]:
+        """Run the graph's operators, and have them recorded."""
+        with observed(Listener(self.name)):
+            return list(self.graph(*args))
+
+    def _looking(self, error: tracers.DataDependentError, args: list[Any]) -> list[Any]:
+        """Record a graph from now on, since no program has the values that it looks at."""
+        if ACTIVE.tracer is not None:
+            raise error
+        self._looks = True
+        why = str(error).partition("\n")[0]
+        LOGGER.warning("%s is recorded at each call, and cut at values: %s", self.name, why)
+        return self._recorded(args)
 
     def _form(self, given: list[Any]) -> tuple[tuple, list[Any]]:
         """Return the key by which a call is compiled, and the memories behind its tensors."""
@@ -380,7 +396,7 @@ def _specs(
         if value.is_meta:
             return Form.of(value)
         if host:
-            arrays.append(transfer.value_of(value))
+            arrays.append(transfer.as_array(value))
             return HostCopy(len(arrays) - 1, Form.of(value))
         errors.refuse_sparse(value)
         memory: Any = value.untyped_storage()
