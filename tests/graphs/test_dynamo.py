@@ -6,6 +6,7 @@ import copy
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import check, compiled
 from tests.support.processes import output
 from tests.support.values import randn
+from torch_jax import config
 
 # --- shapes and types -----------------------------------------------------------------------------
 
@@ -156,6 +158,21 @@ def test_sizes_that_depend_on_data_break_the_graph_or_cut_it(caplog):
     with caplog.at_level(logging.WARNING, "torch_jax"):
         check(function, *inputs)
     assert [r.getMessage() for r in caplog.records if "Instead, use torch.where" in r.getMessage()]
+
+
+def test_an_operator_of_the_cpu_cuts_the_graph(caplog):
+    with torch.library._scoped_library("torch_jax_test", "FRAGMENT") as library:
+        library.define("of_cpu(Tensor x) -> Tensor")
+        library.impl("of_cpu", lambda x: torch.from_numpy(np.sin(x.numpy())), "CPU")
+        library.impl("of_cpu", lambda x: torch.empty_like(x), "Meta")
+        run = compiled(lambda x: torch.ops.torch_jax_test.of_cpu(x + 1) * 2)
+        x = torch.tensor([1.0, 2.0, 3.0])
+        with config.temporarily("cpu_fallback", "warn"), caplog.at_level(logging.WARNING):
+            with pytest.warns(match="runs on the CPU"):
+                results = [run(to_jax(x)) for _ in range(2)]
+        assert ["of_cpu.default" in r.getMessage() for r in caplog.records] == [True]
+    for result in results:
+        assert_same(result, (x + 1).sin() * 2)
 
 
 def test_a_graph_of_numbers_alone():

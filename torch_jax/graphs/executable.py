@@ -109,11 +109,11 @@ class Executable:
         with pytorch.no_dispatch_modes():
             self._held = [t if is_jax(t) else transfer.to_device(t) for t in held.values()]
         self._compiled: OrderedDict[tuple, _Compiled] = OrderedDict()
-        self._is_full = self._looks = False
+        self._is_full = self._is_cut = False
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Run the graph."""
-        if self._looks or absent.is_chosen():
+        if self._is_cut or absent.is_chosen():
             return self._recorded(args)
         given = [*args, *self._held]
         args.clear()
@@ -130,21 +130,21 @@ class Executable:
                 return _finish(compiled, given, arrays)
             except tracers.TracedElsewhere:
                 _wait(given)
-            except tracers.DataDependentError as error:
-                return self._looking(error, given[: self._inputs])
+            except (tracers.DataDependentError, errors.OperatorNotFound) as error:
+                return self._cut(error, given[: self._inputs])
 
     def _recorded(self, args: list[Any]) -> list[Any]:
         """Run the graph's operators, and have them recorded."""
         with observed(Listener(self.name)):
             return list(self.graph(*args))
 
-    def _looking(self, error: tracers.DataDependentError, args: list[Any]) -> list[Any]:
-        """Record a graph from now on, since no program has the values that it looks at."""
+    def _cut(self, error: Exception, args: list[Any]) -> list[Any]:
+        """Record a graph from now on: no program has the values that it, or the CPU, looks at."""
         if ACTIVE.tracer is not None:
             raise error
-        self._looks = True
+        self._is_cut = True
         why = str(error).partition("\n")[0]
-        LOGGER.warning("%s is recorded at each call, and cut at values: %s", self.name, why)
+        LOGGER.warning("%s is recorded at each call, and several programs: %s", self.name, why)
         return self._recorded(args)
 
     def _form(self, given: list[Any]) -> tuple[tuple, list[Any]]:
