@@ -148,10 +148,25 @@ def test_a_cpu_tensor_is_read_at_each_call():
 # --- the promise, audited -------------------------------------------------------------------------
 
 SETTINGS: dict[str, Any] = {}
+
+
+def _or_a_sum(y):
+    """Read a tensor from before or a result, which have one number among their likes."""
+    total = y + SETTINGS["w"]
+    return y * (SETTINGS["w"] if SETTINGS["n"] else total)
+
+
 BROKEN = {
     "a number": (lambda x: x * SETTINGS["n"], {"n": 2.0}, {"n": 5.0}, "was given 5.0"),
     "an operator": (lambda x: SETTINGS["f"](x), {"f": torch.sin}, {"f": torch.cos}, "aten::cos"),
     "a tensor": (lambda x: x * SETTINGS["w"], {"w": 1}, {"w": 7}, "another tensor"),
+    "a result": (lambda x: _or_a_sum(x * 2), {"w": 1, "n": 1}, {"w": 1, "n": 0}, "another tensor"),
+    "beside constants": (
+        lambda x: (torch.block_diag(x, x), x * SETTINGS["w"]),
+        {"w": 1},
+        {"w": 7},
+        "aten::mul",
+    ),
     "fewer operators": (lambda x: (x + 1) * 2 if SETTINGS["n"] else x + 1, {"n": 1}, {"n": 0}, ""),
     "what it returns": (lambda x: (x * 2, SETTINGS["n"]), {"n": 1}, {"n": 2}, "it returned 2"),
     "where a view begins": (lambda x: x[SETTINGS["n"] :][:1] * 2, {"n": 0}, {"n": 1}, ""),
@@ -162,8 +177,9 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_promise_that_does_not_hold_is_found_out(name, audit):
     function, before, after, words = BROKEN[name]
-    if name == "a tensor":
-        before, after = ({"w": ones() * one["w"]} for one in (before, after))
+    if "w" in before:
+        kept = {w: ones() * w for w in {before["w"], after["w"]}}
+        before, after = (one | {"w": kept[one["w"]]} for one in (before, after))
     SETTINGS.update(before)
     x = torch.arange(3.0, device="jax")
     jitted = torch_jax.jit(lambda x: function(x), pure=True, audit=audit)

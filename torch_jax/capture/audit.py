@@ -51,7 +51,7 @@ def _other_operator(old: Graph, new: Graph) -> str | None:
                 return f"{place} computes something else than before"
             return f"it called {place}, where it had called {was.name} at {was.line}"
         for one, other in zip(operands, others, strict=True):
-            if one != other:
+            if type(one) is not type(other) or one != other:  # tuples of two types may be equal
                 if isinstance(one, str) and isinstance(other, str):
                     return f"{place} was given {other}, where it had been given {one}"
                 return f"{place} was given another tensor than before"
@@ -98,8 +98,9 @@ def _other_array(old: Graph, new: Graph, names: tuple[list, list]) -> str | None
         if isinstance(was, OfStorage) and isinstance(now, OfStorage):
             was, now = before[was.at], after[now.at]
         if not _is_same_array(was, now):
-            steps = (step for step in new.state.steps() if Given(at) in step.sources)
-            reader = next((f"{step.name} at {step.line}" for step in steps), "no operator")
+            read = ((step, one) for step in new.state.steps() for one in step.sources)
+            readers = (step for step, one in read if isinstance(one, Given) and one.at == at)
+            reader = next((f"{step.name} at {step.line}" for step in readers), "no operator")
             return f"{reader} read another tensor than before, or other values"
     return "it read other tensors than before" if set(before) != set(after) else None
 
