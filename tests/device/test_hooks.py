@@ -142,6 +142,31 @@ def test_inference_mode_and_hooks_inside_it():
     torch.testing.assert_close(inside.cpu(), outside.detach().cpu())
 
 
+@pytest.mark.parametrize("move", [nn.Module.to, lambda layer, device: _assign(layer, device)])
+def test_hooks_of_parameters_stay_where_a_module_moves(move):
+    layer, seen = nn.Linear(2, 1), []
+    handles = [
+        layer.weight.register_hook(lambda g: g * 2),
+        layer.bias.register_post_accumulate_grad_hook(lambda p: seen.append(p.device.type)),
+    ]
+    for device in ("jax", "cpu", "jax"):
+        move(layer, device)
+        layer.zero_grad()
+        layer(torch.ones(1, 2, device=device)).sum().backward()
+        assert layer.weight.grad.tolist() == [[2, 2]]
+    assert seen == ["jax", "cpu", "jax"]
+    for handle in handles:
+        handle.remove()
+    layer.zero_grad()
+    layer(torch.ones(1, 2, device="jax")).sum().backward()
+    assert layer.weight.grad.tolist() == [[1, 1]] and len(seen) == 3
+
+
+def _assign(layer: nn.Module, device: str) -> None:
+    for parameter in layer.parameters():
+        parameter.data = parameter.data.to(device)
+
+
 class _Failed(BaseException):
     """Neither an error of PyTorch's nor an ``Exception``."""
 

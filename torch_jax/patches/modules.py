@@ -12,6 +12,7 @@ from torch_jax._private import pytorch
 from torch_jax.core.patching import AT_FIRST_USE, AT_IMPORT, around, patch
 
 _JAX = pytorch.DEVICE_TYPE
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 @around("torch.nn.Module._apply", AT_IMPORT)
@@ -95,13 +96,18 @@ def _swap(tensor: torch.Tensor, moved: torch.Tensor) -> None:
 
     ``torch.utils.swap_tensors`` refuses while a graph or a weak reference holds the tensor. Both
     are harmless here: the graph keeps the values it saved, and a weak reference the object. Only a
-    gradient of that graph would be lost, so its backward raises.
+    gradient of that graph would be lost, so its backward raises. Autograd keeps the hooks of a
+    tensor beside the memory, and is given them once more.
     """
+    hooks = {name: getattr(tensor, name) for name in _HOOKS}
     if tensor.requires_grad and tensor.is_leaf and not tensor.is_inference():
         with torch.inference_mode(False), torch.enable_grad():  # without, PyTorch makes no edge
             edge = torch.autograd.graph.get_gradient_edge(tensor)
         edge.node.register_prehook(_moved_since)
     pytorch.swap_tensor_impl(tensor, moved)
+    for name, known in hooks.items():
+        if known is not None:
+            setattr(tensor, name, known)
 
 
 def _moved_since(_gradients: Any) -> Any:
