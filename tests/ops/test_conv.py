@@ -113,6 +113,16 @@ def test_channels_last():
     check(F.conv2d, x, leaf(5, 4, 3, 3), leaf(5))
 
 
+@pytest.mark.usefixtures("nothing_is_remembered", "eager_by_xla")
+@pytest.mark.parametrize("order", [(0, 1, 0), (1, 0, 1)])
+def test_images_of_one_channel_in_either_memory_format(order):
+    images = torch.ones(4, 1, 2, 3), torch.ones(4, 1, 2, 3).to(memory_format=torch.channels_last)
+    weight = torch.ones(2, 1, 1, 1)
+    for image in (images[at] for at in order):
+        expected = F.conv2d(image, weight)
+        assert F.conv2d(image.to("jax"), weight.to("jax")).stride() == expected.stride()
+
+
 def test_only_some_gradients():
     x, w = leaf(1, 2, 5, 5), leaf(2, 2, 3, 3)
     for gx, gw in itertools.product([False, True], repeat=2):

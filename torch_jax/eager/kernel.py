@@ -296,9 +296,11 @@ class Kernel:
             storages.append(held)
             shape = tensor.shape
             key += shape, tensor.dtype
-            if held is None or (
-                shape == memory.shape and tensor.is_contiguous() and not tensor.storage_offset()
-            ):
+            if held is None:
+                continue
+            if shape == memory.shape and tensor.is_contiguous() and not tensor.storage_offset():
+                if 1 in shape:  # a stride there is of any size, and results take after it
+                    key.append(tensor.stride())
                 continue
             starts = _place_of(tensor, memory, key)
             if starts is not None:
