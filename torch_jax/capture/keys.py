@@ -124,7 +124,8 @@ def leaf_key(leaf: Any) -> Any:
             return _named(HostTensorKey, key)
         memory: Any = leaf.untyped_storage().array  # type: ignore[attr-defined]
         offset, is_neg, view = leaf.storage_offset(), leaf.is_neg(), None
-        if leaf.shape != memory.shape or not leaf.is_contiguous() or offset or is_neg:
+        plain = leaf.shape == memory.shape and leaf.is_contiguous() and 1 not in leaf.shape
+        if not plain or offset or is_neg:
             view = leaf.shape, leaf.stride(), offset, is_neg
         key = memory.shape, leaf.dtype, memory.dtype, _nature(leaf), leaf.is_conj(), view
         return _named(TensorKey, key)
