@@ -158,6 +158,18 @@ def inputs_and_parameters(compile):
         yield x.grad, list(model.parameters())
 
 
+def parameters_and_an_input_with_hooks(compile):
+    model = network()
+    model[0].weight.register_hook(lambda gradient: gradient * 2)
+    forward = compile(model)
+    for value in range(5):
+        model.zero_grad()
+        x = (ones(2, 3) * value).requires_grad_()
+        x.register_hook(lambda gradient: gradient * 3)
+        forward(x).square().sum().backward()
+        yield x.grad, list(model.parameters())
+
+
 def indices_that_a_checkpoint_computes_again(compile):
     """The backward pass of a pure function is recorded, and not run: no index can be looked at."""
     table, weight = nn.Embedding(5, 3).to("jax"), ones(3, 3).requires_grad_()
@@ -172,7 +184,8 @@ def indices_that_a_checkpoint_computes_again(compile):
 
 OUTSIDE = [
     losses_that_are_summed, a_graph_that_is_kept_and_gone_through_twice, a_part_of_the_results,
-    inputs_and_parameters, indices_that_a_checkpoint_computes_again,
+    inputs_and_parameters, parameters_and_an_input_with_hooks,
+    indices_that_a_checkpoint_computes_again,
 ]  # fmt: skip
 
 

@@ -7,7 +7,8 @@ runs in ``backward()``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -63,7 +64,7 @@ class Pullback:
             observer.storages.comes_from(held_by(one), OfGradient(at))
         before = {id(memory): memory.array for memory in observer.storages.all()}
         is_not_run = Listener(takes_checks=True)
-        with lazy.observed(is_not_run), observer.watching():
+        with lazy.observed(is_not_run), observer.watching(), _without_hooks(inputs):
             found = torch.autograd.grad(
                 outputs, inputs, given, allow_unused=True, retain_graph=True
             )
@@ -121,6 +122,20 @@ class Pullback:
             None if one is None else one[1].over(storage.storage_of(results[one[0]]))
             for one in self._made
         ]
+
+
+@contextmanager
+def _without_hooks(inputs: list[torch.Tensor]) -> Iterator[None]:
+    """Keep hooks of the inputs, which run in the caller's pass, out of the program."""
+    lists: list[Any] = [one._backward_hooks for one in inputs if one._backward_hooks]
+    hooks = [dict(one) for one in lists]
+    for one in lists:
+        one.clear()
+    try:
+        yield
+    finally:
+        for one, before in zip(lists, hooks, strict=True):
+            one.update(before)
 
 
 def _refuse_entangled(observer: Observer, inputs: list[torch.Tensor]) -> None:
