@@ -125,6 +125,21 @@ def test_gradients_of_gradients(kind):
     assert_same(results[1], results[0], strides=False, scale=2)
 
 
+@pytest.mark.parametrize("kind", LAYERS)
+def test_gradients_by_a_transform(kind):
+    def loss(values, x):
+        return torch.func.functional_call(module, values, x)[0].pow(2).sum()
+
+    torch.manual_seed(0)
+    module, x = LAYERS[kind](3, 4), torch.linspace(-1, 1, 30).view(5, 2, 3)
+    results = []
+    for device in ("cpu", "jax"):
+        values = {name: one.detach().to(device) for name, one in module.named_parameters()}
+        gradients, of_x = torch.func.grad(loss, (0, 1))(values, x.to(device))
+        results.append([*gradients.values(), of_x])
+    assert_same(results[1], results[0])
+
+
 def test_packing_on_the_device():
     x, lengths = torch.randn(4, 3, 2), torch.tensor([4, 3, 2])
     expected = rnn.pack_padded_sequence(x, lengths)

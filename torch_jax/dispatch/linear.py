@@ -6,7 +6,8 @@ step of a small GPT then is a third of the operators, and takes two thirds of Py
 route is taken above autograd, as for attention (:mod:`torch_jax.dispatch.attention_choice`). Calls
 of another kind go PyTorch's way: where only one of input and weight has a gradient, since the whole
 would keep both; tangents and gradients of complex numbers, which PyTorch has not for the whole;
-sparse weights; and what subclasses and ``TorchDispatchMode`` are to see in parts, as elsewhere.
+what a transform of ``torch.func`` wraps, as the whole would not unwrap it; sparse weights; and what
+subclasses and ``TorchDispatchMode`` are to see in parts, as elsewhere.
 
 Semantics: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.linear.html
 """
@@ -41,7 +42,7 @@ def _is_taken(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
         and x.layout is weight.layout is torch.strided
         and (bias is None or _fits(bias, weight))
         and not (x.is_neg() or weight.is_neg())
-        and not functorch.forward_mode()
+        and not (functorch.forward_mode() or functorch.transforms_active())
     )
 
 
