@@ -259,3 +259,21 @@ def test_a_backward_pass_that_writes_writes_once(is_met_before):
             seen.append((x.grad.tolist(), passes.item()))
         shown.append(seen)
     assert shown[1] == shown[0]
+
+
+def test_a_backward_pass_that_cannot_be_recorded_runs_for_the_caller():
+    """A reentrant checkpoint refuses to be asked for gradients of inputs."""
+    w = nn.Parameter(ones(3))
+    compiled = torch_jax.jit(
+        lambda x: checkpoint(lambda z: (z * w).sin(), x * w, use_reentrant=True), pure=True
+    )
+    for call in range(4):
+        w.grad = None
+        with (
+            pytest.warns(UserWarning, match="cannot skip its Python: its backward pass raises")
+            if not call
+            else nullcontext()
+        ):
+            result = compiled(ones(3))
+        result.sum().backward()
+        assert_same(w.grad, 2 * torch.cos(torch.ones(3)))

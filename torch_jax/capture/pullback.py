@@ -21,7 +21,7 @@ from torch_jax.capture.left_behind import LeftBehind
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.results import Call
 from torch_jax.capture.storages import OfResult, OfStorage
-from torch_jax.core import trees
+from torch_jax.core import tracers, trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
@@ -65,17 +65,23 @@ class Pullback:
         before = {id(memory): memory.array for memory in observer.storages.all()}
         is_not_run = Listener(takes_checks=True)
         with lazy.observed(is_not_run), observer.watching(), _without_hooks(inputs):
-            found = torch.autograd.grad(
-                outputs, inputs, given, allow_unused=True, retain_graph=True
-            )
+            try:
+                found: Any = torch.autograd.grad(
+                    outputs, inputs, given, allow_unused=True, retain_graph=True
+                )
+            except (tracers.DataDependentError, tracers.NotTraceableError):
+                raise
+            except Exception as error:  # whether the caller's own pass raises it is left to that
+                found = None
+                observer.refuse(f"its backward pass raises where it is recorded: {error}")
             _take_back_writes(observer, before)
-            self._keep(observer, found)
+            recording = ACTIVE.recorder.recording
+            ACTIVE.recorder.leave(recording)  # in place of running it
+            if found is not None:
+                self._keep(observer, recording, found)
 
-    def _keep(self, observer: Observer, found: Sequence[torch.Tensor | None]) -> None:
-        """Take the recording, in place of running it."""
-        recorder = ACTIVE.recorder
-        recording = recorder.recording
-        recorder.leave(recording)
+    def _keep(self, observer: Observer, recording: Any, found: Sequence[Any]) -> None:
+        """Take the recording, and the gradients that it gives."""
         state, _, numbers, arrays = recording.written_down()
         self._sources = list(map(observer.storages.source, arrays))
         self._numbers = Numbers(observer.draws, state, numbers)
