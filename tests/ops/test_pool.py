@@ -55,6 +55,13 @@ def test_maximum_of_a_large_window():
     check(lambda x: F.max_pool2d(x, 7, stride=1, padding=3), leaf(2))
 
 
+def test_windows_far_larger_than_the_input_take_no_time():
+    for padding in (0, 2):
+        options = {"padding": padding, "ceil_mode": True}
+        check(lambda x, o=options: F.avg_pool2d(x, 2560, **o), leaf(2))
+        check(lambda x, o=options: F.max_pool2d(x, 2560, **o), leaf(2))
+
+
 def test_maximum_of_equals_infinities_and_nan():
     x = torch.zeros(1, 1, 6, 6)
     x[0, 0, 1, 1] = x[0, 0, 1, 2] = x[0, 0, 4, 4] = torch.nan

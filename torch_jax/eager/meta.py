@@ -79,8 +79,6 @@ def _from_python(error: Exception) -> bool:
 
 def _meta(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        if value.device.type == "cpu" and value.dim() == 0:
-            return value
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     if isinstance(value, list | tuple):
         return type(value)(_meta(v) for v in value)

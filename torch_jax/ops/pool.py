@@ -28,13 +28,15 @@ class _Dim:
     """The windows along one dimension."""
 
     def __init__(self, size, kernel, stride, padding, dilation, ceil_mode):
-        self.size, self.kernel, self.stride, self.padding = size, kernel, stride, padding
-        self.dilation = dilation
+        self.size, self.stride, self.padding, self.dilation = size, stride, padding, dilation
         span = size + 2 * padding - dilation * (kernel - 1) - 1
         self.count = (span + (stride - 1 if ceil_mode else 0)) // stride + 1
         # the last window must begin inside the input or its left padding
         if ceil_mode and (self.count - 1) * stride >= size + padding:
             self.count -= 1
+        if ceil_mode and isinstance(size, int):  # a window may be larger than the padded input
+            kernel = min(kernel, -(-(size + 2 * padding) // dilation))
+        self.kernel = kernel
         end = (self.count - 1) * stride + dilation * (kernel - 1) + 1
         self.edges = padding, jax.core.max_dim(0, end - size - padding)
 
