@@ -238,6 +238,19 @@ def test_a_compiled_step_and_eager_code_take_turns():
                 p.sub_(p.grad, alpha=0.1)
 
 
+def test_rows_that_see_nothing_have_no_gradient_where_a_program_ran_forward():
+    mask, generator = torch.ones(5, 5, dtype=torch.bool).tril(-1), torch.Generator().manual_seed(0)
+    given = [torch.randn(2, 2, 5, 4, generator=generator) for _ in range(3)]
+    ours = [x.to("jax").requires_grad_() for x in given]
+    theirs = [x.requires_grad_() for x in given]
+    with torch_jax.lazy():
+        out = F.scaled_dot_product_attention(*ours, attn_mask=mask.to("jax"))
+    out.square().sum().backward()  # by PyTorch's kernels
+    F.scaled_dot_product_attention(*theirs, attn_mask=mask).square().sum().backward()
+    for one, other in zip(ours, theirs, strict=True):
+        assert_same(one.grad, other.grad)
+
+
 def test_an_array_in_the_hands_of_others_keeps_its_values_while_threads_write():
     x = torch.zeros(1 << 16, device="jax")
     seen: list[np.ndarray] = []

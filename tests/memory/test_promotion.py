@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 
+import torch_jax
 from tests.support.compare import assert_same, check, check_raises
 
 DTYPES = [
@@ -70,6 +71,12 @@ def test_zero_dim_cpu_operands_take_part():
         expected = x * other
         assert_same(x.to("jax") * other, expected)
         assert_same(other * x.to("jax"), expected)
+
+
+def test_a_zero_dim_cpu_tensor_fills_a_mask_under_jit():
+    x, seven = torch.arange(3.0), torch.tensor(7.0)
+    filled = torch_jax.jit(lambda x: x.masked_fill(x > 1, seven))
+    assert_same(filled(x.to("jax")), x.masked_fill(x > 1, seven))
 
 
 @pytest.mark.parametrize(

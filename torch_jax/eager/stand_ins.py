@@ -55,8 +55,10 @@ def attention_backward(
     _refuse_flash(query, keys, values, dropout_p)
     if grad_input_mask[3] or logsumexp.dtype != torch.promote_types(query.dtype, torch.float32):
         raise Elsewhere  # or results of XLA
+    sums = logsumexp.view(query.shape[:3])
+    sums = sums.masked_fill(sums == -torch.inf, 0)  # a row that sees nothing: -inf of XLA's, 0 here
     grads = _flash_backward(
-        grad_out, query, keys, values, out, logsumexp.view(query.shape[:3]), 0.0, is_causal,
+        grad_out, query, keys, values, out, sums, 0.0, is_causal,
         attn_mask=additive(attn_bias, query), scale=scale,
     )  # fmt: skip
     pairs = zip(grads, (query, key, value), strict=True)
