@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import torch_jax
 from tests.support.compare import check, check_raises
 from tests.support.values import randn
 
@@ -66,6 +67,21 @@ def test_dropout_gradient_uses_the_same_mask():
     assert set(weights.detach().cpu().unique().mul(3).round().tolist()) == {0.0, 1.0}
     (grad,) = torch.autograd.grad(weights.sum(), v)
     torch.testing.assert_close(grad.cpu()[..., 0], weights.detach().cpu().sum(-2))
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+def test_recorded_attention_draws_as_eagerly(dropout_p):
+    """It draws random numbers with dropout alone."""
+
+    def function(q):
+        torch.manual_seed(0)
+        out = F.scaled_dot_product_attention(q, q, q, dropout_p=dropout_p)
+        return out, torch.rand(2, device="jax")
+
+    q = leaf(1, 2, 4, 8).detach().to("jax").requires_grad_()
+    expected, recorded = function(q), torch_jax.jit(function)
+    for actual in [recorded(q) for _ in range(4)]:
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.slow

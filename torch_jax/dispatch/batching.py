@@ -32,7 +32,6 @@ from torch_jax.memory.storage import tensors_in
 Rule = Callable[..., Any]  # of the arguments that an operator has at one level of vmap
 
 _attention = torch.ops.aten.scaled_dot_product_attention.default
-_fused_attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
 
 
 # functorch makes groups of examples, which XLA computes a hundred times more slowly on a CPU.
@@ -98,7 +97,7 @@ def _rule(op: Any) -> Rule | None:
     if kernel is None:
         return None
     lowering = kernel.lowering
-    draws = lowering.random and op is not _fused_attention  # which draws nothing under vmap
+    draws = lowering.random and not lowering.drawn_if  # by its choice attention has none here
     if draws or lowering.concrete is True or lowering.writes:
         return None
     return _in_place(op) if op._schema.is_mutable else functools.partial(_over_batches, op)

@@ -217,6 +217,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     precisions = key[0][1] if lowering.products else None
     placed = template(sig, args, kwargs, slots)
     key_slot = placed.pop("generator")
+    draws = lowering.random and (not lowering.drawn_if or bool(placed.get(lowering.drawn_if)))
     outputs: list[Any] = []
     names = [name for name in sig.writes if placed.get(name) is not None]
     targets = [view for name in names for view in _views(placed[name])]
@@ -249,7 +250,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         in_rows = lowering.rows in placed and target.platform() == "tpu"
         if in_rows:
             call[lowering.rows] = placed[lowering.rows].read_rows(memories)
-        if lowering.random:
+        if draws:
             name = lowering.random if isinstance(lowering.random, str) else "key"
             call[name] = generators.key(memories[key_slot.slot])
         with promotion.default_float_is(default), precisions_are(precisions):
@@ -291,8 +292,8 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         simple,
         error,
         placed=placed,
-        words=key_slot.slot if lowering.random else None,
-        makes=not (lowering.random or written) and _makes(op),
+        words=key_slot.slot if draws else None,
+        makes=not (draws or written) and _makes(op),
     )
 
 

@@ -61,7 +61,7 @@ class Kernel:
 
     def _make_call(self) -> Callable[..., Any]:
         """Return the function for the dispatcher, as a closure over locals."""
-        sig, random = self.signature, self.lowering.random
+        sig, random, chance = self.signature, self.lowering.random, self.lowering.drawn_if
         positional, by_name, writes = sig.positional, sig.by_name, sig.writes
         collect, launch, head = self._collect, self._launch(), self._head
         sees_conj = _sees_conj(self.op)
@@ -82,8 +82,9 @@ class Kernel:
                 key.append(name)
                 collect(by_name[name], value, key, memories, storages)
             if random and "generator" not in kwargs and len(args) <= generator_at:
-                memories.append(generators.default_generator.draw())
-                storages.append(None)
+                if not chance or sig.named(args, kwargs).get(chance):
+                    memories.append(generators.default_generator.draw())
+                    storages.append(None)
             if not writes:
                 return launch(tuple(key), memories, args, kwargs)
             memories, slots = _shared(memories, storages)

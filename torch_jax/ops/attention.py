@@ -137,6 +137,7 @@ def _on(platform: str, fast: Callable[..., Any], default: Callable[..., Any], *o
     "_scaled_dot_product_fused_attention_overrideable",
     static=("dropout_p", "scale"),
     random="prng",
+    drawn_if="dropout_p",
     products=True,
 )
 def attention(
@@ -149,12 +150,12 @@ def attention(
     return_debug_mask=False,
     *,
     scale=None,
-    prng,
+    prng=None,
 ):
     """Return attention; rows that are masked entirely give 0.
 
     Also returns log-sum-exp of the scores, the query's and keys' lengths, and the PRNG key as an
-    integer, from which the gradient makes the same dropout mask.
+    integer, from which the gradient makes the same dropout mask; 0 where there is no dropout.
     """
     scale = _scale(scale, query)
 
@@ -178,9 +179,10 @@ def attention(
 
         out, log_sum_exp = _on(platform, fast, by_blocks, query, key, value)
     lengths = query.shape[-2], key.shape[-2]
-    # the two words of a PRNG key, as the int64 that PyTorch's schema has room for
-    seed = lax.bitcast_convert_type(jax.random.key_data(prng), jnp.int64)
-    return out, log_sum_exp, None, None, *lengths, seed, jnp.zeros((), jnp.int64), None
+    seed = nothing = jnp.zeros((), jnp.int64)
+    if prng is not None:  # the two words of a key, as the int64 that PyTorch's schema has room for
+        seed = lax.bitcast_convert_type(jax.random.key_data(prng), jnp.int64)
+    return out, log_sum_exp, None, None, *lengths, seed, nothing, None
 
 
 def _scale(scale: float | None, query: jax.Array) -> float:

@@ -42,6 +42,8 @@ class Lowering(NamedTuple):
       instead: advice for a trace, where one meets a ``concrete`` operator: "use …".
       random: the function takes ``key=``, a fresh JAX PRNG key; or the name of that keyword, where
         the operator has an argument called key.
+      drawn_if: of a random one: name of the argument, a probability, that is 0 where nothing is
+        drawn; the function then takes no key.
       drawn_like: of a random one: name of the argument, a tensor or a size, whose shape the results
         have, where element n of these depends on n, the key and element n of that argument only.
       host: names of tensor arguments that may live on the CPU (indices).
@@ -76,6 +78,7 @@ class Lowering(NamedTuple):
     concrete: bool | Callable[..., bool] = False
     instead: str = ""
     random: bool | str = False
+    drawn_if: str = ""
     drawn_like: str = ""
     host: frozenset[str] = frozenset()
     writes: tuple[str, ...] = ()

@@ -165,9 +165,7 @@ def scaled_dot_product_attention(
     """Return attention without dropout, whose decompositions would fix strides."""
     if dropout_p:
         raise NotImplementedError("dropout draws random numbers: call model.eval()")
-    unused = jax.random.key(0)
-    arguments = query, key, value, attn_mask, 0.0, is_causal
-    return attention(*arguments, scale=scale, prng=unused)[0]
+    return attention(query, key, value, attn_mask, 0.0, is_causal, scale=scale)[0]
 
 
 def _is(size: Any, number: int) -> bool:
