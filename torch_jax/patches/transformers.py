@@ -18,7 +18,7 @@ _MODULE = "transformers.utils.import_utils"
 def _patch_is_jax_jitting(original: Any) -> Any:
     """Models of transformers skip reading values only if they know that they are being traced.
 
-    In lazy mode, a tensor that is only recorded counts as traced: a read would end the program.
+    While operators are recorded, each tensor counts as traced: a read would end the program.
     """
 
     def is_jax_jitting(x: Any) -> bool:  # of this module: Dynamo sees through it
@@ -27,11 +27,10 @@ def _patch_is_jax_jitting(original: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return True
         from torch_jax.core import tracers
-        from torch_jax.core.node import Node
+        from torch_jax.core.active import ACTIVE
         from torch_jax.memory import storage
 
-        held = storage.held_by(x)
-        return type(held) is Node or tracers.is_traced(held)
+        return ACTIVE.recorder is not None or tracers.is_traced(storage.held_by(x))
 
     return is_jax_jitting
 
