@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import rnn
 
 import torch_jax
+from tests.support.compare import assert_same
 from tests.support.jitted import assert_skipped
 from tests.support.steps import batch, mlp, step_of
 from tests.support.values import ones, randn
@@ -243,6 +245,38 @@ def test_what_cannot_be_repeated_runs_its_python_and_says_so_once(function, word
     finally:
         torch.set_grad_enabled(True)
     assert len(runs) == 5
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * torch.tensor(0.5).sqrt(),
+        lambda x: x / torch.prod(torch.tensor(x.size())),
+        lambda x: x * torch.as_tensor([1.0, 2.0]).cumsum(0).to(x.device),
+        lambda x: rnn.pack_padded_sequence(x.view(1, 2) * 3, [1, 1]).data,
+    ],
+    ids=["number", "sizes", "list", "lengths"],
+)
+def test_what_the_cpu_computes_of_pythons_data_is_a_constant(function):
+    jitted, x = pure(function), torch.tensor([2.0, 3.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for scale in range(5):
+            assert_same(jitted((x * scale).to("jax")), function(x * scale))
+
+
+@pytest.mark.parametrize("made", [torch.tensor, lambda n: torch.from_numpy(np.full(3, n))])
+def test_an_audit_compares_what_the_cpu_makes(made):
+    def function(x):
+        return x * made(numbers[-1]).to(x.device)
+
+    jitted, numbers = pure(function), [2.0]
+    for _ in range(3):
+        jitted(ones())
+    numbers.append(3.0)
+    with pytest.warns(UserWarning, match="read another tensor than before, or other values"):
+        assert jitted(ones())[0] == 3
+    assert jitted(ones())[0] == 3
 
 
 def test_numpy_arrays_as_arguments_run_python():

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from torch_jax.budgets import ELEMENTS_OF_A_SMALL_CONSTANT
+from torch_jax.capture.cpu_tensors import OfHost
 from torch_jax.capture.observer import Graph
 from torch_jax.capture.replay import Replay
 from torch_jax.capture.storages import Fixed, OfStorage
@@ -111,6 +112,6 @@ def _is_same_array(was: Any, now: Any) -> bool:
         if form != other or was.array.size > ELEMENTS_OF_A_SMALL_CONSTANT:
             return form == other
         return np.asarray(was.array).tobytes() == np.asarray(now.array).tobytes()
-    if hasattr(was, "place") and type(was) is type(now):  # of the CPU; a new object each time
-        return was.place == now.place
+    if isinstance(was, OfHost) and isinstance(now, OfHost):
+        return was.is_same(now)
     return type(was) is type(now) and was == now

@@ -19,6 +19,7 @@ from torch_jax.memory.storage import held_by, is_jax_tensor
 
 ITEM = torch.ops.aten._local_scalar_dense.default
 _TO_COPY = torch.ops.aten._to_copy.default
+_OF_DATA = torch.ops.aten.lift_fresh.default  # of torch.tensor, as_tensor, from_numpy
 _RANDOM = torch.Tag.nondeterministic_seeded
 _LATER = "later calls of a function under torch_jax.jit(pure=True)"
 _DROP = "Do that outside of the function, or drop pure=True"
@@ -51,6 +52,15 @@ class OfHost(NamedTuple):
     tensor: Any  # or its place among the arguments
     place: tuple[Any, Any, int]  # the size, stride and offset of the part that is taken
 
+    def is_same(self, other: OfHost) -> bool:
+        """Return whether another is the same argument or memory, or has the same elements."""
+        one, two = self.tensor, other.tensor
+        if self.place != other.place or type(one) is not type(two):
+            return False
+        if type(one) is int:
+            return one == two
+        return one.data_ptr() == two.data_ptr() or torch.equal(one, two)
+
     def read(self, leaves: Sequence[Any]) -> Any:
         """Return the array of one call."""
         tensor = trees.owned(self.tensor, leaves).detach()
@@ -68,11 +78,17 @@ class Host:
     def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run an operator that takes or makes CPU tensors."""
         leaves, form = trees.flatten((args, kwargs))
+        operands = [leaf for leaf in leaves if is_host(leaf)]
         if _crosses(func, leaves, kwargs):
+            if operands and func is not _TO_COPY and all(map(self._is_fixed, operands)):
+                try:  # as lengths of packed sequences
+                    return self._note_results(self._observer.on_device(func, args, kwargs))
+                except RuntimeError as error:
+                    if "to be on the same device" not in str(error):
+                        raise
             moved = [self.to_device(leaf) if is_host(leaf) else leaf for leaf in leaves]
             args, kwargs = trees.unflatten(form, moved)
             return self._observer.on_device(func, args, kwargs)
-        operands = [leaf for leaf in leaves if is_host(leaf)]
         if func is ITEM and not self._is_fixed(operands[0]):
             raise looks_at(operands[0])
         if func._schema.is_mutable and not (operands and self.is_made(operands[0])):
@@ -81,10 +97,16 @@ class Host:
                 f"not do. {_DROP}."
             )
         result = func(*args, **kwargs)
+        if func is _OF_DATA:  # what NumPy owns may hold something else at the next call
+            return self._note_results(result) if result.untyped_storage().resizable() else result
         fixed = _RANDOM not in func.tags and all(map(self._is_fixed, operands))
-        known = {id(tensor.untyped_storage()) for tensor in operands}
+        return self._note_results(result, fixed, operands)
+
+    def _note_results(self, result: Any, fixed: bool = True, known: Sequence[Any] = ()) -> Any:
+        """Note the CPU tensors among results, but for those that share memory with known ones."""
+        memories = {id(tensor.untyped_storage()) for tensor in known}
         for tensor in trees.flatten(result)[0]:
-            if is_host(tensor) and id(tensor.untyped_storage()) not in known:
+            if is_host(tensor) and id(tensor.untyped_storage()) not in memories:
                 self.note_made(tensor, fixed)
         return result
 

@@ -159,7 +159,7 @@ def by(optimizer):
 
 WRITES = NotTraceableError, "writes into a CPU tensor"
 ON_HOST = {  # they count on the CPU, or look at values
-    "Adafactor": (by(lambda p: optim.Adafactor(p, lr=1e-2)), *WRITES),
+    "Adafactor": (by(lambda p: optim.Adafactor(p, lr=1e-2)), DataDependentError, "is asked for"),
     "Adagrad": (by(lambda p: optim.Adagrad(p, lr=1e-2, lr_decay=0.01)), *WRITES),
     "an average": (averaged, DataDependentError, "on the CPU is asked for"),
     "LBFGS": (
