@@ -140,7 +140,7 @@ class Executable:
 
     def _cut(self, error: Exception, args: list[Any]) -> list[Any]:
         """Record a graph from now on: no program has the values that it, or the CPU, looks at."""
-        if ACTIVE.tracer is not None:
+        if ACTIVE.tracer is not None:  # which has no values either
             raise error
         self._is_cut = True
         why = str(error).partition("\n")[0]
