@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import gc
+import importlib
 import json
 import pickle
 import threading
@@ -305,13 +306,18 @@ def test_cuda_graphs_are_refused():
         torch.cuda.CUDAGraph()
 
 
-def test_questions_to_cuda_are_constants_of_compiled_functions():
+@pytest.mark.parametrize("are_forgotten", [False, True])
+def test_questions_to_cuda_are_constants_of_compiled_functions(are_forgotten):
+    """Dynamo forgets its rules where a process group is made, and makes them once more."""
+
     @torch.compile(backend="jax", fullgraph=True)
     def call(x):
         y = torch.ones(2, device=torch.cuda.current_device()) if torch.cuda.is_available() else x
         return y * 2 if torch.is_autocast_enabled() else y * torch.cuda.device_count()
 
     torch_jax.config.set("redirect_cuda", True)
+    if are_forgotten:
+        importlib.import_module("torch._dynamo.trace_rules").clear_lru_cache()
     with env:
         x = torch.zeros(2, device="cuda")
         assert call(x).tolist() == [1, 1]

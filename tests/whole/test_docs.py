@@ -33,7 +33,7 @@ NOT_RUN = {
     ("docs/jit.md", "text"): (1, "an example of the report of a longer run"),
     ("docs/libraries.md", "py"): (1, "a reader's pipeline; tests/whole/test_diffusers.py"),
     ("docs/targets.md", "py"): (1, "it needs the compiler of a GPU"),
-    ("docs/targets.md", "text"): (1, "the page of a longer run, with the compiler of a TPU"),
+    ("docs/targets.md", "text"): (2, "pages of longer runs, with the compiler of a TPU"),
     ("docs/watching.md", "text"): (1, "a report of all arrays of a process"),
     ("docs/what-runs-when.md", "ascii"): (1, "a drawing"),
     ("examples/trainers/README.md", "text"): (1, "an example of what the program prints"),

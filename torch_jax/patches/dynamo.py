@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import sys
@@ -65,25 +66,22 @@ def _hide(add: Any) -> None:
     add("jax")
 
 
-@patch("torch._dynamo.trace_rules.get_torch_obj_rule_map", "torch._dynamo", is_registration=True)
-def _name_originals(rules: Any) -> Callable[[], None]:
+@patch("torch._dynamo.trace_rules.get_torch_obj_rule_map", "torch._dynamo")
+def _name_originals(original: Any) -> Callable[[], dict[Any, Any]]:
     """Dynamo finds rules by the function: one that an environment has replaced has none.
 
-    It gets the rule of the original, and Dynamo looks through the replacement to that. Where the
-    replacement's result counts as a constant, so does the original's.
+    The original has the rule, also where Dynamo makes its rules once more, as after processes have
+    met. Where the replacement's result counts as a constant, so does the original's.
     """
-    found = rules()
-    moved = [pair for pair in callables.STAND_INS.items() if pair[0] in found]
-    for stand_in, replaced in moved:
-        found[replaced] = found.pop(stand_in)
-    for table in dynamo.tables_of_constants():
-        table |= {old: None for new, old in callables.STAND_INS.items() if new in table}
 
-    def undo() -> None:
-        for stand_in, replaced in moved:
-            found[stand_in] = found.pop(replaced)
+    @functools.cache
+    def rules() -> dict[Any, Any]:
+        for table in dynamo.tables_of_constants():
+            table |= {old: None for new, old in callables.STAND_INS.items() if new in table}
+        found = original.__wrapped__().items()
+        return {callables.STAND_INS.get(function, function): rule for function, rule in found}
 
-    return undo
+    return rules
 
 
 def _hidden(package: ModuleType) -> Iterator[str]:
