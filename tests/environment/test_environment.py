@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import copy
 import gc
-import importlib
 import json
 import pickle
 import threading
@@ -306,18 +305,13 @@ def test_cuda_graphs_are_refused():
         torch.cuda.CUDAGraph()
 
 
-@pytest.mark.parametrize("are_forgotten", [False, True])
-def test_questions_to_cuda_are_constants_of_compiled_functions(are_forgotten):
-    """Dynamo forgets its rules where a process group is made, and makes them once more."""
-
+def test_questions_to_cuda_are_constants_of_compiled_functions():
     @torch.compile(backend="jax", fullgraph=True)
     def call(x):
         y = torch.ones(2, device=torch.cuda.current_device()) if torch.cuda.is_available() else x
         return y * 2 if torch.is_autocast_enabled() else y * torch.cuda.device_count()
 
     torch_jax.config.set("redirect_cuda", True)
-    if are_forgotten:
-        importlib.import_module("torch._dynamo.trace_rules").clear_lru_cache()
     with env:
         x = torch.zeros(2, device="cuda")
         assert call(x).tolist() == [1, 1]
@@ -327,8 +321,14 @@ def test_questions_to_cuda_are_constants_of_compiled_functions(are_forgotten):
 
 
 @pytest.mark.slow
-def test_questions_to_cuda_are_constants_where_dynamo_is_imported_later():
-    program = """
+@pytest.mark.parametrize(
+    "before",
+    ["", "import torch._dynamo, torch_jax; torch._dynamo.trace_rules.clear_lru_cache()"],
+    ids=["later", "before, and forgot its rules, as where a process group is made"],
+)
+def test_questions_to_cuda_are_constants_wherever_dynamo_is_imported(before):
+    program = f"""
+{before}
 import torch, torch_jax
 with torch_jax.default_env():
     has_cuda = torch.cuda.is_available()
