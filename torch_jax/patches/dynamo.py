@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
@@ -78,7 +79,7 @@ def _name_originals(original: Any) -> Callable[[], dict[Any, Any]]:
     def rules() -> dict[Any, Any]:
         for table in dynamo.tables_of_constants():
             table |= {old: None for new, old in callables.STAND_INS.items() if new in table}
-        found = original.__wrapped__().items()
+        found = inspect.unwrap(original)().items()  # not those that it keeps
         return {callables.STAND_INS.get(function, function): rule for function, rule in found}
 
     return rules
