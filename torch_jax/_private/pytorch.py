@@ -282,6 +282,12 @@ _WHOLE = DEVICE_KEYS | torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutogradN
 _WHOLE_FOR_MODES = _WHOLE | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 
 
+def hooks_of(tensor: torch.Tensor) -> dict[str, Any]:
+    """Return the hooks that autograd has of a tensor, None or a dict, by the attribute's name."""
+    names = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    return {name: getattr(tensor, name, None) for name in names}
+
+
 def no_dispatch_modes() -> Any:
     """Return a context without any ``TorchDispatchMode``."""
     module = importlib.import_module("torch.utils._python_dispatch")

@@ -84,7 +84,7 @@ class Host:
                 try:  # as lengths of packed sequences
                     return self._note_results(self._observer.on_device(func, args, kwargs))
                 except RuntimeError as error:
-                    if "to be on the same device" not in str(error):
+                    if not errors.is_of_two_devices(error):
                         raise
             moved = [self.to_device(leaf) if is_host(leaf) else leaf for leaf in leaves]
             args, kwargs = trees.unflatten(form, moved)

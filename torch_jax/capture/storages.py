@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_jax._private import pytorch
 from torch_jax.compiler.donation import copy_of
 from torch_jax.core import errors
 from torch_jax.core.node import Node
@@ -131,12 +132,9 @@ def outline(tensor: torch.Tensor) -> tuple:
     >>> outline(x) == before
     False
     """
-    hooks = (getattr(tensor, name, None) for name in _HOOKS)
+    hooks = pytorch.hooks_of(tensor).values()
     form = tensor.shape, tensor.stride(), tensor.requires_grad, tensor.is_leaf, tensor.retains_grad
     return *form, *(len(found or ()) for found in hooks)
-
-
-_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def version_of(tensor: torch.Tensor) -> int:

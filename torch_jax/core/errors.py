@@ -73,6 +73,11 @@ def same_device(op: Any, tensor: torch.Tensor) -> RuntimeError:
     )
 
 
+def is_of_two_devices(error: Exception) -> bool:
+    """Return whether an error, ours or PyTorch's, says that operands are on two devices."""
+    return "to be on the same device" in str(error)
+
+
 def refuse_sparse(tensor: torch.Tensor) -> None:
     """Raise for a sparse tensor that a compiled function takes, makes or gives."""
     if tensor.layout == torch.sparse_coo:

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
-from torch_jax.core import tracers
+from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
 from torch_jax.eager import variants
@@ -121,7 +121,7 @@ class HostConstants(pytorch.OperatorMode):
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:
-            if "to be on the same device" not in str(error):
+            if not errors.is_of_two_devices(error):
                 raise
         written = {id(tensor) for tensor in variants.written(func, args, kwargs)}
         args, kwargs = pytree.tree_map_only(

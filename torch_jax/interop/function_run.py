@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from torch_jax._private import jax_core, pytorch
 from torch_jax.budgets import BYTES_WORTH_A_WARNING
-from torch_jax.core import tracers
+from torch_jax.core import errors, tracers
 from torch_jax.eager import variants
 from torch_jax.graphs.graph_run import GraphRun, HostConstants, running
 from torch_jax.interop import names
@@ -142,7 +142,7 @@ class _Watch(pytorch.OperatorMode):
             else:
                 result = func(*args, **kwargs)
         except RuntimeError as error:
-            if "to be on the same device" not in str(error):
+            if not errors.is_of_two_devices(error):
                 raise
             others = [t for t in tensors if t.dim() and not storage.is_jax_tensor(t)]
             named = ", ".join(names.of_tensor(self.run.function, tensor) for tensor in others[:3])

@@ -12,7 +12,6 @@ from torch_jax._private import pytorch
 from torch_jax.core.patching import AT_FIRST_USE, AT_IMPORT, around, patch
 
 _JAX = pytorch.DEVICE_TYPE
-_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 @around("torch.nn.Module._apply", AT_IMPORT)
@@ -99,7 +98,7 @@ def _swap(tensor: torch.Tensor, moved: torch.Tensor) -> None:
     gradient of that graph would be lost, so its backward raises. Autograd keeps the hooks of a
     tensor beside the memory, and is given them once more.
     """
-    hooks = {name: getattr(tensor, name) for name in _HOOKS}
+    hooks = pytorch.hooks_of(tensor)
     if tensor.requires_grad and tensor.is_leaf and not tensor.is_inference():
         with torch.inference_mode(False), torch.enable_grad():  # without, PyTorch makes no edge
             edge = torch.autograd.graph.get_gradient_edge(tensor)

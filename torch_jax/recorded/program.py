@@ -135,6 +135,8 @@ class Program:
 
     def _on_device(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return what the program is given, with shared floats on the device while they stay."""
+        if not self._scalars:
+            return given
         end = 3 + len(self._scalars)
         bits, kept = self._kept
         if bits != (now := b"".join(one.tobytes() for one in given[3:end])):
