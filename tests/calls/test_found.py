@@ -98,6 +98,11 @@ FOUND = {
     "a softmax over a dim that is not there": lambda: check("F.softmax(a, dim=5)", a=T((2, 3))),
     "a softmax of nothing over it": lambda: check("F.log_softmax(a, dim=5)", a=T((0, 3))),
     "a dim that a scalar does not have": lambda: check("torch.cummax(a, 1)", a=T(())),
+    "nll_loss of a row of targets for each row of samples": lambda: check(
+        "F.nll_loss(a, b)",
+        a=T((2, 4, 2, 2), grad=True),
+        b=T((2, 1, 2), dtype="int64", values="0:4"),
+    ),
     "smooth_l1_loss of nothing": lambda: check(
         "F.smooth_l1_loss(a, b)", a=T((2, 0), grad=True), b=T((2, 0))
     ),

@@ -124,11 +124,12 @@ def _class_axis(x: jax.Array) -> int:
 
 def _refuse(self, target, weight) -> None:
     """Raise the CPU's errors; PyTorch's meta function takes no bytes as targets."""
-    of_weight = (self.shape[_class_axis(self)],), self.dtype
+    axis = _class_axis(self)
+    of_weight = self.shape[axis : axis + 1], self.dtype
+    samples = self.shape[:axis] + self.shape[axis + 1 :]
     if (
-        self.ndim - target.ndim not in (0, 1)
-        or self.ndim == 0
-        or self.ndim == target.ndim > 1
+        self.ndim == 0
+        or target.shape not in ((samples,) if samples else ((), (1,)))
         or target.dtype not in (jnp.int64, jnp.uint8)
         or (weight is not None and (weight.shape, weight.dtype) != of_weight)
     ):
