@@ -22,9 +22,9 @@ _OF_JIT: dict[CodeType, str] = {
     Jitted.__call__.__code__: "recorded",
 }
 _OF_OTHERS: dict[CodeType, str] = {
+    Executable.__call__.__code__: "graph",
     lazy.lazy.__code__: "lazy",
     lazy.fused.__code__: "fused",
-    Executable.__call__.__code__: "graph",
 }
 # Otherwise it is eager if it comes through code of these folders: operators, and calls of JAX.
 _EAGER = tuple(os.path.join("torch_jax", folder, "") for folder in ("eager", "interop"))
@@ -38,7 +38,7 @@ def mode(call: Callable[[], object]) -> str:
         call()
     finally:
         sys.setprofile(None)
-    for code, word in _OF_JIT.items():
+    for code, word in _OF_JIT.items() if Jitted.__call__.__code__ in seen else ():
         if code in seen:
             return word
     is_eager = any(folder in code.co_filename for code in seen for folder in _EAGER)

@@ -50,6 +50,25 @@ def test_python_runs_once_and_at_audits():
     assert not function.explain().notes
 
 
+def test_one_tensor_given_twice_is_one_kind_of_call():
+    function, runs = counted(lambda x, y: x * 2 + y)
+    with config.temporarily("jit_check_every", 0):
+        for x, y in ((ones(), ones()), *[(x, x) for x in (ones(), ones())], (ones(), ones())):
+            assert function(x, y).tolist() == [3, 3, 3]
+    assert len(runs) == 2
+
+
+def test_a_part_that_is_returned_is_given_by_value():
+    data, (function, runs) = torch.arange(6.0, device="jax"), counted(lambda x: (x * 2, x))
+    with config.temporarily("jit_check_every", 0):
+        for start in (0, 2, 4):
+            part = data[start : start + 2]
+            doubled, same = function(part)
+            assert same is part
+            assert doubled.tolist() == [2 * start, 2 * start + 2]
+    assert len(runs) == 1
+
+
 def test_values_of_tensors_generators_and_numbers_of_optimizers_are_read_anew(agree):
     def program(compile):
         model = nn.Sequential(mlp(), nn.Dropout(0.5))

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import check, compiled
 from tests.support.values import randn
+from torch_jax.core import compilations
 
 # --- views, writes and aliases --------------------------------------------------------------------
 
@@ -50,6 +51,18 @@ EFFECTS = [
 @pytest.mark.parametrize("function", EFFECTS)
 def test_writes_and_views(function):
     check(function, torch.randn(3, 4), torch.randn(3, 4))
+
+
+def test_parts_of_a_tensor_are_one_kind_of_input():
+    data, weight = torch.randn(64, 4), torch.randn(4, 2)
+    ours, theirs = (to_jax(data), to_jax(weight)), (data, weight)
+    run = compiled(lambda x, weight: (x @ weight).relu())
+    for start in range(0, 64, 8):
+        if start == 16:
+            before = compilations.everything()
+        (part, w), (same, v) = ((x[start : start + 8], w) for x, w in (ours, theirs))
+        assert_same(run(part, w), (same @ v).relu())
+    assert compilations.everything().minus(before).made == 0
 
 
 @pytest.mark.slow

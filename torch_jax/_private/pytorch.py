@@ -290,6 +290,8 @@ def hooks_of(tensor: torch.Tensor) -> dict[str, Any]:
 
 def no_dispatch_modes() -> Any:
     """Return a context without any ``TorchDispatchMode``."""
+    if not dispatch_modes():
+        return contextlib.nullcontext()
     module = importlib.import_module("torch.utils._python_dispatch")
     return module._disable_current_modes()
 

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_jax.capture.forms import memories_of, rest_of, storage_of
 from torch_jax.capture.keys import CallKey, call_key
 from torch_jax.core import trees
 from torch_jax.memory import dtypes
-from torch_jax.memory.storage import is_jax, memory_of
+from torch_jax.memory.storage import memory_of
 
 
 class SortedCall(NamedTuple):
@@ -29,6 +30,15 @@ class SortedCall(NamedTuple):
     leaves: list[Any]  # of the arguments' tree, with copies in place of ``parts``
     key: CallKey  # what a program fixes of the call
     parts: dict[int, torch.Tensor]  # the leaves that are given by value, by their place
+    tensors: list[torch.Tensor]  # those among the leaves
+    storages: list[Any]  # theirs
+    rest: tuple  # of their forms
+
+    def originals(self) -> list[Any]:
+        """Return the leaves themselves, without copies."""
+        if not self.parts:
+            return self.leaves
+        return [self.parts.get(at, leaf) for at, leaf in enumerate(self.leaves)]
 
     @contextmanager
     def by_value(self) -> Iterator[dict[int, torch.Tensor]]:
@@ -61,8 +71,18 @@ class Arguments:
         if not self._takes_any and len(kwargs) > 1:  # their order is invisible to it
             kwargs = dict(sorted(kwargs.items()))
         leaves, form = trees.flatten((args, kwargs))
-        copies, parts = (leaves, {}) if whole else _by_value(leaves)
-        return tuple.__new__(SortedCall, ((args, kwargs), copies, call_key(form, copies), parts))
+        key, parts = call_key(form, leaves), {}
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        storages = list(map(storage_of, tensors))
+        memories = memories_of(storages)
+        if not whole and (parts := _parts(leaves, tensors, storages, memories)):
+            leaves = [_copy(leaf) if at in parts else leaf for at, leaf in enumerate(leaves)]
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            storages = list(map(storage_of, tensors))
+            memories = memories_of(storages)
+        rest = rest_of(tensors, storages, memories)
+        fields = (args, kwargs), leaves, key, parts, tensors, storages, rest
+        return tuple.__new__(SortedCall, fields)
 
     def padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Return the arguments with those padded that ``dynamic`` names."""
@@ -102,20 +122,25 @@ def _takes_any(function: Any) -> bool:
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
-def _by_value(leaves: list[Any]) -> tuple[list[Any], dict[int, torch.Tensor]]:
-    """Return the leaves with copies in place of parts, and the parts by their place."""
-    parts = {at: leaf for at, leaf in enumerate(leaves) if _is_part(leaf)}
-    if not parts:
-        return leaves, parts
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    uses = Counter(id(tensor.untyped_storage()) for tensor in tensors)
-    parts = {at: part for at, part in parts.items() if uses[id(part.untyped_storage())] == 1}
-    return [_copy(leaf) if at in parts else leaf for at, leaf in enumerate(leaves)], parts
+def _parts(
+    leaves: list[Any], tensors: list[torch.Tensor], storages: list[Any], memories: list[Any]
+) -> dict[int, torch.Tensor]:
+    """Return the leaves to be given by value, by their place."""
+    pairs = zip(tensors, memories, strict=True)
+    smaller = {id(t) for t, one in pairs if one is not None and t.shape != one.shape}
+    if not smaller:
+        return {}
+    uses = Counter(map(id, storages))
+    return {
+        at: leaf
+        for at, leaf in enumerate(leaves)
+        if id(leaf) in smaller and uses[id(storage_of(leaf))] == 1 and _is_part(leaf)
+    }
 
 
-def _is_part(tensor: Any) -> bool:
+def _is_part(tensor: torch.Tensor) -> bool:
     """Return whether a leaf is a contiguous part of its memory, and only its value matters."""
-    if type(tensor) is not torch.Tensor or not is_jax(tensor) or tensor.requires_grad:
+    if type(tensor) is not torch.Tensor or tensor.requires_grad:
         return False
     memory = memory_of(tensor)
     return (

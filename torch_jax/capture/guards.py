@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import dynamo
+from torch_jax.capture.arguments import SortedCall
 from torch_jax.core import errors, trees
 from torch_jax.memory.storage import is_jax_tensor
 
@@ -114,14 +115,14 @@ class Memories:
     def __init__(self, observer: Any, left: Any):
         """Take what the observed call has met, and left behind."""
         met = [one.storage for one in observer.storages.met]
+        tensors = [leaf for leaf in observer.leaves if isinstance(leaf, torch.Tensor)]
+        # of each memory that is an argument's: the last tensor over it among the arguments
         leaves = {
-            id(leaf.untyped_storage()): at
-            for at, leaf in enumerate(observer.leaves)
-            if is_jax_tensor(leaf)
+            id(leaf.untyped_storage()): at for at, leaf in enumerate(tensors) if is_jax_tensor(leaf)
         }
         self._given = [(at, leaves[id(one)]) for at, one in enumerate(met) if id(one) in leaves]
         self._first = [
-            (leaf, weakref.ref(observer.leaves[leaf].untyped_storage())) for _, leaf in self._given
+            (leaf, weakref.ref(tensors[leaf].untyped_storage())) for _, leaf in self._given
         ]
         self._held = set(map(id, met)) - leaves.keys()
         self._fixed: list[Any] = [None if id(one) in leaves else one for one in met]
@@ -136,14 +137,14 @@ class Memories:
         self._without_gradient = [owner for owner in left.without if type(owner) is int]
         self.captured = len(met) - len(self._given)  # how many of them belong to no argument
 
-    def of_call(self, leaves: Sequence[Any]) -> list[Any]:
-        """Return the storages of a call with these arguments."""
+    def of_call(self, call: SortedCall) -> list[Any]:
+        """Return the storages of a call."""
         if not (self._given or self._owners):
             return self._fixed
         found = self._fixed.copy()
         for at, leaf in self._given:
-            found[at] = leaves[leaf].untyped_storage()
-        for at, gradient in zip(self._places, self._read(leaves), strict=True):
+            found[at] = call.storages[leaf]
+        for at, gradient in zip(self._places, self._read(call.leaves), strict=True):
             found[at] = gradient.untyped_storage()
         return found
 
@@ -151,11 +152,11 @@ class Memories:
         """Return the gradients that a call reads."""
         return [trees.owned(owner, leaves).grad for owner in self._owners]
 
-    def changed(self, leaves: Sequence[Any]) -> str | None:
-        """Return why a call must not run on these arguments; None where it may."""
-        for leaf in leaves:
-            if isinstance(leaf, torch.Tensor) and id(leaf.untyped_storage()) in self._held:
-                return SHARES
+    def changed(self, call: SortedCall) -> str | None:
+        """Return why a call must not run on its arguments; None where it may."""
+        leaves = call.leaves
+        if not self._held.isdisjoint(map(id, call.storages)):
+            return SHARES
         if any(leaves[at].grad is not None for at in self._without_gradient):
             return "an argument has a gradient, where it had none"
         gradients = self._read(leaves)
@@ -167,12 +168,12 @@ class Memories:
             return "a gradient has another form, or lies elsewhere in its memory"
         return None
 
-    def meets_another(self, leaves: Sequence[Any]) -> bool:
+    def meets_another(self, call: SortedCall) -> bool:
         """Return whether an argument has another memory than at all calls before.
 
         The function may hold the first one as well, and have read or written it by that name.
         """
-        others = [one for one in self._first if leaves[one[0]].untyped_storage() is not one[1]()]
+        others = [one for one in self._first if call.storages[one[0]] is not one[1]()]
         if others:
             self._first = [one for one in self._first if one not in others]
         return bool(others)

@@ -17,8 +17,8 @@ from torch_jax.budgets import (
 )
 from torch_jax.core import compilations, log
 from torch_jax.core.compilations import NOTHING, Counts
+from torch_jax.recorded.listener import Listener
 from torch_jax.recorded.path import State
-from torch_jax.recorded.recorder import Listener
 
 
 class Explanation(NamedTuple):
@@ -134,13 +134,23 @@ class History(Listener):
         log.LOGGER.info("observed %s in %.2f s: %s", self.name, seconds, why)
         if reason is not None and len(now.reasons) < EXPLANATIONS_KEPT:
             self.now = self.now._replace(reasons=(*now.reasons, reason))
-            if len(self.now.reasons) == RUNS_BEFORE_WARNING:
-                reasons = "; ".join(dict.fromkeys(self.now.reasons))
-                warnings.warn(
-                    f"{self.name} is pure, and yet its Python ran {self.now.observed} times: "
-                    f"{reasons}. Call its .explain() for more.",
-                    stacklevel=6,
-                )
+        if self.now.observed == 1 + self.most_observed():
+            reasons = "; ".join(dict.fromkeys(self.now.reasons))
+            warnings.warn(f"{self.name} {self.often(reasons)}", stacklevel=6)
+
+    def most_observed(self) -> int:
+        """Return after how many kinds of calls a warning names their differences."""
+        return RUNS_BEFORE_WARNING
+
+    def often(self, reasons: str) -> str:
+        """Return that warning."""
+        count = self.now.observed
+        return f"is pure, and yet its Python ran {count} times: {reasons}. Call its .explain()"
+
+    def gives_up(self, why: str, stacklevel: int) -> None:
+        """Say that Python runs at each call from now on."""
+        self.note(f"Python runs at each call: {why}")
+        warnings.warn(why, stacklevel=stacklevel)
 
     def note(self, note: str) -> None:
         """Note why Python runs at each call, or what would pay."""

@@ -33,8 +33,8 @@ from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax, is_jax_storage, tensors_in
 from torch_jax.memory.transfer import require
 from torch_jax.ops.on_host import LISTENERS
+from torch_jax.recorded.listener import NOBODY, Listener
 from torch_jax.recorded.path import State
-from torch_jax.recorded.recorder import Listener
 
 _TO_HOST = frozenset((torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default))
 
@@ -60,9 +60,13 @@ class Observer(Listener):
 
     takes_checks = needs_program = True
 
-    def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor]):
-        """Take the arguments; and tensors over the own memories of those that see copies."""
+    def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor], history: Listener = NOBODY):
+        """Take the arguments; and tensors over the own memories of those that see copies.
+
+        ``history`` says how the programs are made.
+        """
         self.leaves = leaves  # the arguments
+        self._history, self.options = history, history.options
         self._places = {id(leaf): at for at, leaf in enumerate(leaves)}
         self.storages = Storages(leaves, own)  # that it meets and makes
         self.outlines = [  # of the arguments, before the call
@@ -79,6 +83,7 @@ class Observer(Listener):
         self.graphs: list[Graph] = []  # that were recorded and run
         # truth values of the graph, each with the error to raise where it is false
         self.checks: list[tuple[Any, str, type[Exception]]] = []
+        self.let_go: list[torch.Tensor] = []  # whose memories nobody reads after the call
         self.raised: RuntimeError | None = None  # by the latest operator that has failed
         self.went_back = False  # whether the function ran a backward pass
         self.is_over = False  # whether the function has returned
@@ -112,7 +117,7 @@ class Observer(Listener):
 
     def looks(self) -> None:
         """Note that an operator decides by values, as indexing with a mask does."""
-        self.refuse("an operator looks at a value")
+        self.refuse(f"an operator looks at a value ({tracers.user_line()})")
 
     # --- operators --------------------------------------------------------------------------------
 
@@ -185,6 +190,13 @@ class Observer(Listener):
     def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
         """Note a truth value that is false where an index is out of range."""
         self.checks.append((flag, message, kind))
+
+    def may_take(self, arrays: list[Any], dead: frozenset[int]) -> frozenset[int]:
+        """Return which arrays a program may write over, beside dead ones those of ``let_go``."""
+        met = (self.storages.place_of(tensor.untyped_storage()) for tensor in self.let_go)
+        gone = {id(self.storages.met[at].storage.array) for at in met if at is not None}
+        free = dead | {at for at, array in enumerate(arrays) if id(array) in gone}
+        return self._history.may_take(arrays, free)
 
     # --- the end of the call ----------------------------------------------------------------------
 

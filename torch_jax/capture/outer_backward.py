@@ -17,7 +17,7 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, around
 from torch_jax.memory.storage import is_jax_tensor
 from torch_jax.recorded.lazy import is_recording, observed
-from torch_jax.recorded.recorder import Listener
+from torch_jax.recorded.listener import Listener
 
 _PASS = Listener("backward pass")
 

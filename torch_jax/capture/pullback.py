@@ -29,8 +29,8 @@ from torch_jax.memory import storage, transfer
 from torch_jax.memory.form import Form
 from torch_jax.memory.storage import held_by, is_jax, memory_in
 from torch_jax.recorded import lazy
+from torch_jax.recorded.listener import Listener
 from torch_jax.recorded.program import Program
-from torch_jax.recorded.recorder import Listener
 
 _NOTHING = torch.empty(0)
 

@@ -13,12 +13,13 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import time
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ import torch
 from torch_jax import config
 from torch_jax.capture import audit, keys, outer_backward
 from torch_jax.capture.arguments import Arguments, SortedCall
+from torch_jax.capture.forms import Forms
 from torch_jax.capture.guards import SHARES
 from torch_jax.capture.history import History
 from torch_jax.capture.keys import CallKey
@@ -48,78 +50,107 @@ class Observed(NamedTuple):
     refusal: Refusal | None  # why Python has to run at each call from now on; None: it need not
 
 
+class _Kind:
+    """The calls of one key."""
+
+    def __init__(self) -> None:
+        self.replays: list[Replay] = []  # one for each form of the tensors, the latest first
+        self.is_whole = False  # whether no argument is given by value
+        self.forgiven: list[Forms] = []  # whose first call may have been unlike later ones
+
+    def forgives(self, call: SortedCall) -> bool:
+        """Return, once for each form, True: the first may make what all others find."""
+        is_known = any(forms.fit(call) for forms in self.forgiven)
+        self.forgiven.append(Forms(call))
+        return not is_known
+
+
 class Pure:
     """The programs of one function."""
 
     def __init__(
-        self, function: Callable[..., Any], arguments: Arguments, history: History, audits: str
+        self, function: Callable[..., Any], arguments: Arguments, history: History, audits: str = ""
     ):
-        """Take the function; ``audits`` is "warn" or "error"."""
+        """Take the function; ``audits`` is "warn" or "error", or none where it cannot differ."""
         self._function, self._arguments, self.history = function, arguments, history
         self._audits = audits
-        self._replays: OrderedDict[CallKey, list[Replay]] = OrderedDict()  # the latest last
-        self._whole: set[CallKey] = set()  # calls that take no argument by value
-        self._forgiven: set[CallKey] = set()  # calls whose first may have been unlike later ones
+        self._kinds: OrderedDict[CallKey, _Kind] = OrderedDict()  # the latest last
+        self._calls = itertools.count()
         self.is_broken = False  # whether Python runs at each call, since the promise did not hold
 
     def clear(self) -> None:
         """Forget every program."""
-        self._replays.clear()
-        self._whole.clear()
-        self._forgiven.clear()
+        self._kinds.clear()
         self.is_broken = False
 
     def give_up(self, why: str, stacklevel: int = 6) -> None:
         """Have Python run at each call from now on, and say so."""
         self.is_broken = True
-        self._replays.clear()
-        self.history.note(f"Python runs at each call: {why}")
-        warnings.warn(why, stacklevel=stacklevel)
+        self._kinds.clear()
+        self.history.gives_up(why, stacklevel + 1)
 
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run the program of a call, or the function, observed."""
         call = self._arguments.sort(args, kwargs)
-        if call.parts and call.key in self._whole:
+        kind = self._kinds.get(call.key)
+        if kind is None:
+            return self._observe(call, self._other_key(call.key))
+        if call.parts and kind.is_whole:
             call = self._arguments.sort(args, kwargs, whole=True)
-        replays = self._replays.get(call.key, ())
         reason, shares = None, False
-        if self._replays and not replays:
-            reason = keys.difference(next(reversed(self._replays)), call.key)
-        for replay in replays:
-            reason = replay.changed(call.leaves) or _writes_parts(replay, call)
+        for replay in kind.replays:
+            if not replay.forms.fit(call):
+                continue
+            reason = replay.changed(call) or _writes_parts(replay, call)
             if reason is not None:
                 shares |= reason is SHARES
                 continue
-            if replay.is_due(call.leaves):
-                return self._audit(replay, call)
+            if self._audits and replay.is_due(call):
+                return self._audit(kind, replay, call)
             try:
                 with forks.RUNNING:
-                    result = replay(call.leaves)
-                with suppress(KeyError):  # another thread may have cleared them
-                    self._replays.move_to_end(call.key)
+                    result = replay(call)
+                self._used(kind, replay)
                 return result
             except Changed as changed:
                 reason = str(changed)
+        if kind.replays and reason is None:
+            reason = kind.replays[0].forms.difference(call)
         return self._observe(call, reason, keeps=not shares)
 
-    def _observe(self, call: SortedCall, reason: str | None, keeps: bool) -> Any:
+    def _other_key(self, key: CallKey) -> str | None:
+        """Return how a key differs from that of the call before; None where there was none."""
+        return keys.difference(next(reversed(self._kinds)), key) if self._kinds else None
+
+    def _used(self, kind: _Kind, replay: Replay) -> None:
+        """Note that a program was used last."""
+        replay.used = next(self._calls)
+        if kind.replays[:1] != [replay]:
+            with suppress(ValueError):  # another thread may have dropped it
+                kind.replays.remove(replay)
+                kind.replays.insert(0, replay)
+
+    def _observe(self, call: SortedCall, reason: str | None, keeps: bool = True) -> Any:
         """Run the function, and keep how to repeat it if ``keeps``."""
         start, before = time.perf_counter(), compilations.here()
-        found = self._observed(call)
+        kind = self._kinds.setdefault(call.key, _Kind())
+        self._kinds.move_to_end(call.key)
+        found = self._observed(kind, call)
         seconds, programs = time.perf_counter() - start, compilations.here().minus(before)
         self.history.note_observed(reason, found.replay, seconds, programs)
         refusal = found.refusal
         if refusal is None:
             if found.replay is not None and keeps:
-                self._keep(call.key, found.replay)
-        elif not (refusal.is_of_first and self._forgives(call.key)):  # it may have filled a cache
+                self._keep(kind, found.replay)
+        elif not (refusal.is_of_first and kind.forgives(call)):  # it may have filled a cache
             self.give_up(f"{self.history.name} cannot skip its Python: {refusal.why}")
         return found.result
 
-    def _observed(self, call: SortedCall) -> Observed:
+    def _observed(self, kind: _Kind, call: SortedCall) -> Observed:
         before = {at: memory_of(call.leaves[at]) for at in call.parts}
         with call.by_value() as own:
-            found = observe(self._function, call, own, self._graded(call))
+            observer = Observer(call.originals(), own, self.history)
+            found = observe(observer, self._function, call, _graded(kind, call))
             outside = {at for at in own if _is_reached(call, at, found.result)}
             at_home = {at for at in own if call.parts[at].is_set_to(own[at])}
         for at, old in before.items():
@@ -128,22 +159,17 @@ class Pure:
                 if at not in at_home:
                     own[at].copy_(call.leaves[at])  # the part has counted the write
         if outside:
-            self._whole.add(call.key)
+            kind.is_whole = True
             found = found._replace(result=_with_parts(found.result, call), replay=None)
         outer_backward.await_gradients(found.result)
         return found
 
-    def _graded(self, call: SortedCall) -> list[torch.Tensor]:
-        """Return whose ``.grad`` earlier calls replaced: ``p.grad = None`` is no operator."""
-        replays = self._replays.get(call.key, ())
-        found = [known for replay in replays for known, _ in replay.left.gradients]
-        return [one.tensor if one.place is None else call.leaves[one.place] for one in found]
-
-    def _audit(self, replay: Replay, call: SortedCall) -> Any:
+    def _audit(self, kind: _Kind, replay: Replay, call: SortedCall) -> Any:
         """Run the function, and compare what it did with what was kept."""
         numbers = {read: read.now() for read in replay.read}
+        self._used(kind, replay)
         with self.history.recorded_call():
-            found = self._observed(call)
+            found = self._observed(kind, call)
         new, why = found.replay, None if found.refusal is None else found.refusal.why
         for read, value in new.read.items() if new is not None else ():
             if numbers.get(read, value) not in (value,):
@@ -152,9 +178,9 @@ class Pure:
             why = audit.difference(replay, new)
         if why is None:
             return found.result
-        if new is not None and replay.calls == 2 and self._forgives(call.key):
-            self._replays[call.key].remove(replay)
-            self._keep(call.key, new)
+        if new is not None and replay.calls == 2 and kind.forgives(call):
+            kind.replays.remove(replay)
+            self._keep(kind, new)
             return found.result
         text = (
             f"{self.history.name} is not pure, as jit(pure=True) promises: {why}. Results since "
@@ -162,39 +188,40 @@ class Pure:
             "changes but tensors"
         )
         if self._audits == "error":
-            self._replays.clear()
+            self._kinds.clear()
             raise audit.VerificationError(text)
         self.give_up(f"{text}. Its Python runs at each call from now on")
         return found.result
 
-    def _forgives(self, key: CallKey) -> bool:
-        """Return, once for each kind of call, True: the first may make what all others find."""
-        forgives = key not in self._forgiven
-        self._forgiven.add(key)
-        return forgives
+    def _keep(self, kind: _Kind, replay: Replay) -> None:
+        """Keep a program, and forget those that were not used for longest, if they are too many."""
+        replay.used = next(self._calls)
+        kind.replays.insert(0, replay)
+        kinds = list(self._kinds.items())
+        known = [(one.used, key, of, one) for key, of in kinds for one in of.replays]
+        for _, key, of, oldest in sorted(known, key=itemgetter(0))[: -config.get("jit_cache_size")]:
+            of.replays.remove(oldest)
+            if not of.replays:
+                del self._kinds[key]
 
-    def _keep(self, key: CallKey, replay: Replay) -> None:
-        self._replays[key] = [replay, *self._replays.pop(key, ())]
-        while sum(map(len, self._replays.values())) > config.get("jit_cache_size"):
-            oldest = next(iter(self._replays))
-            self._replays[oldest].pop()
-            if not self._replays[oldest]:
-                del self._replays[oldest]
+
+def _graded(kind: _Kind, call: SortedCall) -> list[torch.Tensor]:
+    """Return whose ``.grad`` earlier calls replaced: ``p.grad = None`` is no operator."""
+    found = [known for replay in kind.replays for known, _ in replay.left.gradients]
+    return [one.tensor if one.place is None else call.leaves[one.place] for one in found]
 
 
 def observe(
+    observer: Observer,
     function: Callable[..., Any],
     call: SortedCall,
-    own: dict[int, torch.Tensor],
     graded: Iterable[torch.Tensor],
 ) -> Observed:
     """Call a function, and find out how to repeat the call without its Python.
 
-    ``own`` are tensors that see the memories of the call's parts, by place; ``graded`` are those
-    whose ``.grad`` the call may replace.
+    ``graded`` are tensors whose ``.grad`` the call may replace.
     """
-    leaves = [call.parts.get(at, leaf) for at, leaf in enumerate(call.leaves)]
-    observer, world = Observer(leaves, own), keys.world()
+    world, forms = keys.world(), Forms(call)
     for tensor in graded:
         observer.optimizers.note_gradient(tensor)
     torch.clear_autocast_cache()  # it has casts of parameters, which later calls have to make again
@@ -210,19 +237,19 @@ def observe(
         torch.clear_autocast_cache()
         observer.optimizers.notice_set_numbers()
         after, form = trees.flatten(call.given)
-        if form != call.key.form or any(map(operator.is_not, after, leaves)):
+        if form != call.key.form or any(map(operator.is_not, after, observer.leaves)):
             observer.refuse("it changes a list or dict among its arguments: return the new value")
         left = describe(observer, result)
         observer.is_over = True
     raise_failed_checks((flag.get(), *error) for flag, *error in observer.checks)
     if keys.world() != world:
         observer.refuse("it leaves a mode or a setting other than it was")
-    replay = _replay(observer, left)
+    replay = _replay(forms, observer, left)
     observer.leaves = []
     return Observed(result[0], replay, observer.refusal)
 
 
-def _replay(observer: Observer, left: LeftBehind) -> Replay | None:
+def _replay(forms: Forms, observer: Observer, left: LeftBehind) -> Replay | None:
     if len(observer.graphs) > 1:
         observer.refuse("a value is looked at while it runs")
     if observer.refusal or observer.makes_state or not observer.graphs:
@@ -231,7 +258,7 @@ def _replay(observer: Observer, left: LeftBehind) -> Replay | None:
         return None
     backward = Pullback(observer, left) if left.connected and observer.wanted else None
     left = left._replace(connected=[])  # which hold the whole graph of this call
-    return None if observer.refusal else Replay(observer, left, backward)
+    return None if observer.refusal else Replay(forms, observer, left, backward)
 
 
 # --- arguments that were given by value -----------------------------------------------------------
@@ -244,11 +271,11 @@ def _writes_parts(replay: Replay, call: SortedCall) -> str | None:
 
 
 def _is_reached(call: SortedCall, at: int, result: Any) -> bool:
-    """Return whether a part sees its own memory again, or the result has a tensor over its copy."""
-    copied = call.leaves[at].untyped_storage()
-    leaves = filter(is_jax_tensor, (call.parts[at], *trees.flatten(result)[0]))
-    own, *others = (leaf.untyped_storage() for leaf in leaves)
-    return own is not copied or any(one is copied for one in others)
+    """Return whether a part sees its own memory again, or the result has a view of its copy."""
+    copied, part = call.leaves[at].untyped_storage(), call.parts[at]
+    others = [one for one in filter(is_jax_tensor, trees.flatten(result)[0]) if one is not part]
+    sees_own = part.untyped_storage() is not copied
+    return sees_own or any(one.untyped_storage() is copied for one in others)
 
 
 def _with_parts(result: Any, call: SortedCall) -> Any:

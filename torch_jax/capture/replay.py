@@ -10,7 +10,9 @@ from torch.autograd.graph import increment_version
 
 from torch_jax import config
 from torch_jax.budgets import ARRAYS_WORTH_CALM
+from torch_jax.capture.arguments import SortedCall
 from torch_jax.capture.draws import Numbers
+from torch_jax.capture.forms import Forms
 from torch_jax.capture.gradients import Gradients
 from torch_jax.capture.guards import Guards, Memories
 from torch_jax.capture.left_behind import LeftBehind
@@ -31,11 +33,12 @@ from torch_jax.memory.storage import memory_in
 class Replay:
     """A program, to be called with the leaves of other arguments."""
 
-    def __init__(self, observer: Observer, left: LeftBehind, backward: Any = None):
+    def __init__(self, forms: Forms, observer: Observer, left: LeftBehind, backward: Any = None):
         self.graph = graph = observer.graphs[0]  # of the observed call
-        self.left, self.backward = left, backward
+        self.forms, self.left, self.backward = forms, left, backward
         self.read = observer.optimizers.read
         self.calls, self._due = 1, 2  # so far, and at the next audit
+        self.used = 0  # when it was used last, as the number of a call
         self._tape, self._generators = observer.tape, observer.draws.end()
         self._numbers = Numbers(observer.draws, graph.state, graph.numbers)
         self._tape.prune({slot for _, slot in self._numbers.slots})
@@ -54,9 +57,14 @@ class Replay:
         # of each array that the program is given: the place of its storage, ``~`` of the others
         self._order = [s.at if isinstance(s, OfStorage) else ~next(others) for s in graph.sources]
         self.written = [at for at, _ in left.written]  # of the memories
+        gone = {observer.storages.place_of(one.untyped_storage()) for one in observer.let_go}
+        kept = [at for at in gone if at is not None and at not in self.written]
+        self._lent = self.written + kept  # these hold afterwards what they held before
+        outputs = len(self._program.outputs)
         self._results = self._places_of(node for _, node in left.written)
+        self._results += [outputs + at for at in kept]
         self._donated = [self._order[at] for at in self._program.donated if self._order[at] >= 0]
-        arrays = [observer.storages.met[at].storage.array for at in self.written]
+        arrays = [observer.storages.met[at].storage.array for at in self._lent]
         self._placeholders = [Lent(array.shape, array.dtype) for array in arrays]
         many = len(self._program.outputs) > ARRAYS_WORTH_CALM
         self._calm: Callable[[], Any] = no_collection if many else contextlib.nullcontext
@@ -70,16 +78,16 @@ class Replay:
         captured, numbers = self.memories.captured, len(self._numbers.slots)
         return {"captured": captured, "donated": len(self._donated), "numbers": numbers}
 
-    def changed(self, leaves: Sequence[Any]) -> str | None:
-        """Return why the program does not serve a call with these arguments; None where it does."""
-        return self.memories.changed(leaves) or self.guards.changed()
+    def changed(self, call: SortedCall) -> str | None:
+        """Return why the program does not serve a call of these forms; None where it does."""
+        return self.memories.changed(call) or self.guards.changed()
 
-    def is_due(self, leaves: Sequence[Any]) -> bool:
+    def is_due(self, call: SortedCall) -> bool:
         """Return, asked once for each call, whether it is an audit.
 
         The 2nd, 4th, 8th … are, then one after so many, and those of an argument in another memory.
         """
-        every, is_new = config.get("jit_check_every"), self.memories.meets_another(leaves)
+        every, is_new = config.get("jit_check_every"), self.memories.meets_another(call)
         if not every:
             return False
         self.calls += 1
@@ -88,16 +96,17 @@ class Replay:
         self._due = min(2 * self._due, self._due + every)
         return True
 
-    def __call__(self, leaves: Sequence[Any]) -> Any:
+    def __call__(self, given: SortedCall) -> Any:
         """Run; raises :class:`Changed` where a number is not as it was."""
+        leaves = given.leaves
         env = self._tape.play() if self._tape.steps else self._tape.env
         drawn_from = [one.move_on() for one in self._generators]
         self.gradients.clear(leaves)
         try:
-            storages = self.memories.of_call(leaves)
+            storages = self.memories.of_call(given)
             outputs = self._launch(leaves, storages, *self._numbers.of_call(env, drawn_from))
             increment_version(self.left.counted(leaves))
-            call = Call(leaves, [outputs[at] for at in self._new])
+            call = Call(given.originals(), [outputs[at] for at in self._new])
             self.gradients.fill(call)
         except BaseException:
             self.gradients.drop()
@@ -134,8 +143,8 @@ class Replay:
                     self._sharded if sharding.Use.begun else self._program,
                     arguments,
                     arrays,
-                    [storages[at] for at in self.written],
-                    self.written,
+                    [storages[at] for at in self._lent],
+                    self._lent,
                     self._placeholders,
                     self._results,
                     storages,
@@ -154,7 +163,7 @@ class Replay:
         placed = sharding.on_one_mesh(arrays) or arrays
         at_of = {at: n for n, at in enumerate(self._order)}
         wanted: list[Any] = [None] * len(self._program.outputs)
-        for at, result in zip(self.written, self._results, strict=True):
+        for at, result in zip(self.written, self._results, strict=False):
             if at in at_of:
                 wanted[result] = sharding.sharding_of(arrays[at_of[at]])
         return self._program(floats, integers, placed, tuple(wanted))

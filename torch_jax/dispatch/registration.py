@@ -105,6 +105,7 @@ def _own_operators() -> Any:
         "write_(Tensor(a!) self, Tensor source) -> Tensor(a!)",
         "copy(Tensor self, ScalarType dtype) -> Tensor",
         "checkpoint_name(Tensor self, str name) -> Tensor",
+        "draw_key(Tensor like) -> Tensor",
         _ADAM.format("", "Scalar[]", "Scalar[]"),
         _ADAM.format(".counted", "Tensor[]", "Tensor[]"),
         *_RECURRENT,

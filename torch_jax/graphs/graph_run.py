@@ -37,12 +37,9 @@ class GraphRun:
         # flags that are false where an index was out of range, with the error to raise when the
         # program has run; kernels append them
         self.checks: list[tuple[Any, str, type[Exception]]] = []
-        self._again: list[Any] = []
 
     def draw(self, generator: Any) -> Any:
         """Return key words of the next random operator; no generator is read at each call."""
-        if self._again:
-            return self._again[-1]
         words = self.peek()
         if self.generator is not None:
             self.generator.advance(1)
@@ -60,15 +57,6 @@ class GraphRun:
             )
         with x64():
             return generators.words_later(self.words, self.steps)
-
-    @contextmanager
-    def again(self, words: Any) -> Iterator[None]:
-        """Draw these words."""
-        self._again.append(words)
-        try:
-            yield
-        finally:
-            self._again.pop()
 
     def watching_inside(self) -> Any:
         """See operators again, within an operator that calls Python functions.

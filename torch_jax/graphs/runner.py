@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
@@ -157,14 +156,17 @@ def _effects(token: Any, op: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 
 def _save_draw(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return the state that an operator draws from, and its result."""
-    words = storage.wrap(jnp.asarray(ACTIVE.tracer.peek()))
-    return words, op(*args, **kwargs)
+    """Return the key that an operator draws with, and its result."""
+    words = torch.ops.torch_jax.draw_key(torch.empty(0, device=_DEVICE))
+    return words, _repeat_draw(words, op, *args, **kwargs)
 
 
 def _repeat_draw(words: torch.Tensor, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with ACTIVE.tracer.again(storage.memory_of(words)):
+    ACTIVE.words = storage.held_by(words)
+    try:
         return op(*args, **kwargs)
+    finally:
+        ACTIVE.words = None
 
 
 _HIGHER_ORDER: dict[str, Callable[..., Any]] = {

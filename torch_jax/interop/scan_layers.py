@@ -20,7 +20,6 @@ from torch_jax.capture import keys
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop.functional import Functional, programs_of
-from torch_jax.memory import generators
 from torch_jax.memory.storage import is_jax
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, tuple)
@@ -77,7 +76,7 @@ def scan_layers(
         {name: torch.stack([of[name] for of in each]) for name in each[0]}
         for each in (parameters, buffers)
     )
-    words = torch.from_numpy(generators.default_generator.draw()).to("jax")
+    words = torch.ops.torch_jax.draw_key(x)
     y, written = run(x, words, len(modules), stacks, state, *args)
     with torch.no_grad():
         for name, new in written.items():
@@ -91,7 +90,7 @@ def _loop(
     *args: Any,
 ) -> tuple[Any, dict]:  # fmt: skip
     """Run the layers one after the other, as a function of JAX; returns the buffers, too."""
-    base = jax.random.fold_in(jax.random.wrap_key_data(words[:2], impl="threefry2x32"), words[3])
+    base = jax.random.wrap_key_data(words, impl="threefry2x32")
 
     def step(x: Any, slices: tuple) -> tuple[Any, Any]:
         params, buffers, at = slices

@@ -98,11 +98,14 @@ class JaxGenerator(pytorch.CpuGenerator):
         return self.manual_seed(_folded(self.initial_seed(), data))
 
     def draw(self) -> np.ndarray:
-        """Return the next operator's key: uint32 ``[seed high, seed low, offset high, low]``."""
-        if ACTIVE.tracer is not None:
-            return ACTIVE.tracer.draw(self)
+        """Return the next operator's key: uint32 ``[seed high, seed low, offset high, low]``.
+
+        Or the two words of a key that was drawn before.
+        """
         if ACTIVE.words is not None:
             return ACTIVE.words
+        if ACTIVE.tracer is not None:
+            return ACTIVE.tracer.draw(self)
         drawn = words(*self.advance(1))
         if ACTIVE.observer is not None:
             ACTIVE.observer.draws.drew(self, drawn)
@@ -249,7 +252,9 @@ def key(words: Any) -> Any:
     import jax
 
     base = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
-    return jax.random.fold_in(jax.random.fold_in(base, words[2]), words[3])
+    for more in words[2:]:
+        base = jax.random.fold_in(base, more)
+    return base
 
 
 def _folded(seed: int, data: int) -> int:

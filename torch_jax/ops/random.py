@@ -63,6 +63,12 @@ def _limit(dtype) -> int:
 # ---- new tensors
 
 
+@op("torch_jax::draw_key", random=True, meta=False)
+def draw_key(like, *, key):
+    """Draw the two words of a key, with which another operator may draw the same at any time."""
+    return jax.random.key_data(key)
+
+
 @op("rand", "rand.generator", random=True, drawn_like="size")
 def rand(size, *, dtype=None, key):
     """Draw uniform in [0, 1)."""

@@ -25,6 +25,7 @@ from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
 from torch_jax.recorded.bodies import beginning_at
 from torch_jax.recorded.floats import Floats
+from torch_jax.recorded.listener import NOBODY, Listener
 from torch_jax.recorded.one_by_one import Operands, at_once, compile_nothing
 from torch_jax.recorded.path import Given, Number, Result, State, Step, drop
 
@@ -46,11 +47,13 @@ class Program:
         donated: tuple[int, ...],
         arrays: Sequence[Any],
         floats: Sequence[float] | None = None,
+        given_options: dict[str, Any] = NOBODY.options,
     ):
         """Take a graph, its wanted results, and arrays like those that it is given.
 
         Of equal ``floats`` of one operand it takes one; of others, that differ, it is no program.
         """
+        self.given_options = given_options  # of XLA's compiler, beside those of all programs
         steps, forms, heirs = state.steps(), _forms(state), _heirs(state)
         pairs = [(_form(arrays[at]), heirs.get(at)) for at in donated]
         outputs = tuple(donation.order(outputs, forms.__getitem__, pairs))
@@ -59,7 +62,8 @@ class Program:
         self.floats = Floats(steps, floats)
         self._doubles = frozenset(map(self.floats.places.__getitem__, _doubles(steps)))
         self._scalars = [at for at in self.floats.shared if at not in self._doubles]
-        self._kept: tuple[bytes, list[Any]] = b"", []  # these, and where they are on the device
+        self._last: tuple[Any, Any, Sequence[Any]] = None, None, ()  # numbers on the device
+        self._kept = [_Kept(), _Kept(), _Kept(), _Kept(list)]  # of three vectors, and of these
         self.needed = frozenset(outputs)
         self._compiled: Any = None
         self._made = compilations.NOTHING  # by another thread
@@ -67,7 +71,7 @@ class Program:
             jax.jit,
             fusion.bounded(_function(steps, outputs, self)),
             donate_argnums=tuple(at + 3 + len(self._scalars) for at in donated),
-            compiler_options=options.whole(),
+            compiler_options=options.whole() | given_options,
             keep_unused=True,
         )
         # by the shardings that results are to have, if any is to have one
@@ -84,7 +88,7 @@ class Program:
     def _compile(self, forms: Iterable[Any]) -> float:
         start = time.perf_counter()
         lowered = self._call.lower(*forms)
-        self._call = lowered.compile(options.of_lowered(lowered))
+        self._call = lowered.compile(options.of_lowered(lowered) | self.given_options)
         return time.perf_counter() - start
 
     def compile_aside(
@@ -121,7 +125,23 @@ class Program:
         ]
 
     def _as_arrays(self, floats: Any, integers: Any, arrays: list[Any]) -> tuple[Any, ...]:
-        """Return what the program is given: floats in two widths where both are asked for.
+        """Return what the program is given, all numbers on the host."""
+        *vectors, scalars = self._numbers(floats, integers)
+        return *vectors, *scalars, *arrays
+
+    def _kept_numbers(self, floats: Any, integers: Any) -> Sequence[Any]:
+        """Return the numbers of a run, on the device if they were those of the run before."""
+        last_floats, last_integers, known = self._last
+        if floats is last_floats and integers is last_integers:
+            return known
+        *vectors, scalars = map(_Kept.of, self._kept, self._numbers(floats, integers))
+        numbers = *vectors, *scalars
+        if not any(isinstance(one, np.ndarray | np.generic) for one in numbers):
+            self._last = floats, integers, numbers
+        return numbers
+
+    def _numbers(self, floats: Any, integers: Any) -> tuple[Any, ...]:
+        """Return the numbers of a run: floats in two widths where both are asked for, integers.
 
         Those that operators share come beside the vectors: in front of a number that is an input,
         as in front of a constant, a GPU's compiler makes one kernel of a norm or a softmax.
@@ -131,18 +151,7 @@ class Program:
             singles = doubles.astype(np.float32)
         if not self._doubles:
             doubles = _NO_DOUBLES
-        return singles, doubles, np.asarray(integers, np.int64), *singles[self._scalars], *arrays
-
-    def _on_device(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return what the program is given, with shared floats on the device while they stay."""
-        if not self._scalars:
-            return given
-        end = 3 + len(self._scalars)
-        bits, kept = self._kept
-        if bits != (now := b"".join(one.tobytes() for one in given[3:end])):
-            kept = jax.device_put(list(given[3:end]))
-            self._kept = now, kept
-        return *given[:3], *kept, *given[end:]
+        return singles, doubles, np.asarray(integers, np.int64), singles[self._scalars]
 
     def own(self, arrays: list[Any]) -> None:
         """Copy the arrays that are written over, one after the other, into memory of XLA's own.
@@ -169,12 +178,30 @@ class Program:
 
         ``wanted`` are the shardings that results are to have, None where XLA decides.
         """
-        given = self._as_arrays(floats, integers, arrays)
         with x64(), at_once():
             if not sharding.Use.begun:
-                return jax_core.native(self._call)(*self._on_device(given))
+                return jax_core.native(self._call)(*self._kept_numbers(floats, integers), *arrays)
+            given = self._as_arrays(floats, integers, arrays)
             with donation.without_warnings():  # arrays may be sharded in other ways at each call
                 return self._giving(wanted if any(wanted) else ())(*given)
+
+
+class _Kept:
+    """Numbers that are on the device while they stay the same, so that no call copies them."""
+
+    def __init__(self, part: Callable[[Any], Any] = lambda vector: vector) -> None:
+        """Take a function that takes a vector apart, if its numbers are inputs each by itself."""
+        self._bits, self._array, self._part = b"", None, part
+
+    def of(self, vector: Any) -> Any:
+        """Return a vector of the host, or the same numbers on the device."""
+        bits = vector.tobytes()
+        if bits != self._bits:
+            self._bits, self._array = bits, None
+            return vector
+        if self._array is None:
+            self._array = jax.device_put(self._part(vector))
+        return self._array
 
 
 _NO_DOUBLES = np.empty(0, np.float32)  # of float32: TPUs have no float64
@@ -244,7 +271,11 @@ _LOOKED_AT = frozenset((4, 16, 64, 256))
 
 
 def program_for(
-    state: State, nodes: list[Any], given: Numbered, may_collect: bool = False
+    state: State,
+    nodes: list[Any],
+    given: Numbered,
+    may_collect: bool = False,
+    listener: Listener = NOBODY,
 ) -> tuple[Program, bool]:
     """Return a program of a graph that gives all reachable results, and whether it is a new one.
 
@@ -254,25 +285,28 @@ def program_for(
     """
     jax_core.free_seen()  # what PyTorch has seen counts as held until then
     floats, _, arrays = given
-    outputs, dead = live(nodes), _dead(arrays)
-    found = _serving(state, outputs, dead, floats)
+    serving = functools.partial(_serving, state, floats, listener.options)
+    outputs, dead = live(nodes), listener.may_take(arrays, _dead(arrays))
+    found = serving(outputs, dead)
     if found is None and may_collect and state.programs and state.may_collect and gc.isenabled():
         state.may_collect = False
         gc.collect()
-        found = _serving(state, live(nodes), _dead(arrays), floats)
+        found = serving(live(nodes), listener.may_take(arrays, _dead(arrays)))
     if found is not None:
         if may_collect and state.runs in _LOOKED_AT and len(state.programs) == 1:
             donated = _donatable(state, found.outputs, dead, arrays)
             if len(donated) > len(found.donated):
                 given_floats = None if found.floats.is_apart else floats
-                return Program(state, found.outputs, donated, arrays, given_floats), True
+                made = state, found.outputs, donated, arrays, given_floats
+                return Program(*made, listener.options), True
         return found, False
     # what was garbage is needed, too: the next time it may be there again
     outputs = tuple(sorted({*outputs, *chain.from_iterable(one.outputs for one in state.programs)}))
     donatable = dead.intersection(*(one.donated for one in state.programs))
     donated = _donatable(state, outputs, donatable, arrays)
     are_equal = all(one.floats.fit(floats) and not one.floats.is_apart for one in state.programs)
-    return Program(state, outputs, donated, arrays, floats if are_equal else None), True
+    made = state, outputs, donated, arrays, floats if are_equal else None
+    return Program(*made, listener.options), True
 
 
 def keep(state: State, program: Program) -> None:
@@ -283,10 +317,15 @@ def keep(state: State, program: Program) -> None:
 
 
 def _serving(
-    state: State, wanted: tuple[int, ...], dead: frozenset[int], floats: list[float]
+    state: State,
+    floats: list[float],
+    given_options: dict[str, Any],
+    wanted: tuple[int, ...],
+    dead: frozenset[int],
 ) -> Program | None:
     """Return the program that gives least beside the wanted results, and loses dead arrays only."""
-    given = (one for one in state.programs if one.needed.issuperset(wanted))
+    alike = (one for one in state.programs if one.given_options == given_options)
+    given = (one for one in alike if one.needed.issuperset(wanted))
     fitting = [one for one in given if dead.issuperset(one.donated) and one.floats.fit(floats)]
     return min(fitting, key=lambda one: (len(one.outputs), -len(one.donated)), default=None)
 

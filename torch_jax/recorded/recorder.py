@@ -34,6 +34,7 @@ from torch_jax.recorded import bounds, path
 from torch_jax.recorded.bodies import body_of
 from torch_jax.recorded.elsewhere import OPEN
 from torch_jax.recorded.explained import explain
+from torch_jax.recorded.listener import NOBODY
 from torch_jax.recorded.metrics import COUNTS
 from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_one_by_one
 from torch_jax.recorded.path import LEAF, MET, MOVING, NUMBERS, ROOT, WORDS, State, Step, source_of
@@ -117,8 +118,7 @@ class Recording:
         if absent.is_chosen():
             self._stand_in(state, nodes, given)
             return
-        if listener is not None:
-            listener.before(state, numbers, arrays)
+        listener.before(state, numbers, arrays)
         try:
             if sharding.Use.begun:
                 arrays[:] = sharding.on_one_mesh(arrays) or arrays
@@ -129,8 +129,7 @@ class Recording:
             else:
                 wanted = live(nodes)
                 _settle(nodes, wanted, run_one_by_one(state.steps(), given, wanted))
-            if listener is not None:
-                listener.after(state, nodes, program)
+            listener.after(state, nodes, program)
         except (RuntimeError, ValueError) as error:
             if isinstance(error, ValueError) and not errors.is_deleted(error):
                 raise
@@ -149,7 +148,8 @@ class Recording:
         if not state.programs:
             if state.runs < max(self.first_compiled() - 1, 1 + self._is_early):
                 return None
-        program, is_new = program_for(state, nodes, given, not self.recorder.is_patient)
+        listener = self.recorder.listener
+        program, is_new = program_for(state, nodes, given, not self.recorder.is_patient, listener)
         if is_new:
             report = functools.partial(COUNTS.compiled, explain(state, program))
             if self.first_compiled() > 1:
@@ -166,21 +166,19 @@ class Recording:
 
     def first_compiled(self) -> int:
         """Return the first run of a graph that is compiled: 1 where single operators would be."""
-        listener = self.recorder.listener
-        if listener is not None and listener.needs_program:
+        if self.recorder.listener.needs_program:
             return 1
         quick = self.recorder.is_patient or compile_nothing()
         return config.get("compiled_from_run") if quick else 1
 
     def _stand_in(self, state: State, nodes: list, given: Numbered) -> None:
         """Lower a graph for chips that are elsewhere, and give its live results a form."""
-        program, is_new = program_for(state, nodes, given)
+        program, is_new = program_for(state, nodes, given, listener=self.recorder.listener)
         if is_new:
             keep(state, program)
         wanted = _wanted(program, nodes)
         if OPEN and not OPEN[-1].is_over:
-            name = self.recorder.listener.name if self.recorder.listener else ""
-            OPEN[-1].run(name, program, state, given, wanted)
+            OPEN[-1].run(self.recorder.listener.name, program, state, given, wanted)
         forms = [(nodes[at].shape, nodes[at].dtype) for at in program.outputs]
         stand_ins = [Absent(*form, place) for form, place in zip(forms, wanted, strict=True)]
         _settle(nodes, program.outputs, stand_ins)
@@ -222,28 +220,6 @@ def _settle(nodes: list[Any], places: Sequence[int], arrays: Sequence[Any]) -> N
         node.recording = None
 
 
-class Listener:
-    """Hear of the graphs that a recorder runs; this one takes no notice."""
-
-    # whether checks of indices are recorded with the rest, and raised for by the listener; else
-    # each is run at once
-    takes_checks = False
-    needs_program = False  # whether a graph is to be compiled when it is run for the first time
-    name = ""  # what users call the code that is recorded
-
-    def __init__(self, name: str = "", takes_checks: bool = False) -> None:
-        self.name, self.takes_checks = name, takes_checks
-
-    def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
-        """Hear of a graph, and of the numbers and arrays that it is given, before it is run."""
-
-    def after(self, state: State, nodes: list[Node], program: Program | None) -> None:
-        """Hear of its results, and of the program; None where its operators ran one by one."""
-
-    def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
-        """Hear of a truth value of the graph, and of the error to raise where it is false."""
-
-
 class Recorder:
     """Writes operators down on one thread; kernels find it as ``ACTIVE.recorder``."""
 
@@ -269,7 +245,7 @@ class Recorder:
         self.yields = yields
         self._full = full or Recorder.flush
         self._beginnings: set[int] = set()
-        self.listener: Listener | None = None  # hears of each graph
+        self.listener = NOBODY  # hears of each graph
         self.recording = Recording(self)
 
     def leave(self, recording: Recording) -> None:
@@ -387,14 +363,14 @@ class Recorder:
     @property
     def takes_checks(self) -> bool:
         """Return whether a listener takes the checks that are recorded."""
-        return self.listener is not None and self.listener.takes_checks
+        return self.listener.takes_checks
 
     def check_later(self, flag: Any, message: str, kind: type[Exception]) -> None:
         """Raise ``kind(message)`` if the flag is false when the recording has run.
 
         The listener does so, if it takes checks; else the error is raised where Python waits next.
         """
-        check = self.listener.check if self.listener and self.takes_checks else flags.come_later
+        check = self.listener.check if self.takes_checks else flags.come_later
         check(flag, message, kind)
 
     def _runs_new(self) -> bool:

@@ -155,3 +155,16 @@ def test_only_what_a_policy_keeps_takes_memory():
     assert least <= kept["dots"] < 8 * 2.5 + 14
     assert temporaries(torch_jax.scan_layers) > 40
     assert temporaries(functools.partial(scanned, options={})) < 16
+
+
+def test_layers_in_a_loop_draw_other_numbers_at_each_call():
+    layers = nn.ModuleList([nn.Dropout(0.5), nn.Dropout(0.5)])
+
+    @torch_jax.jit(pure=True)
+    def run(x):
+        with torch.no_grad():
+            return torch_jax.scan_layers(layers, x)
+
+    x = torch.ones(64, device="jax")
+    seen = {tuple(run(x).tolist()) for _ in range(4)}
+    assert len(seen) == 4
