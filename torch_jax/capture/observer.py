@@ -33,7 +33,7 @@ from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax, is_jax_storage, tensors_in
 from torch_jax.memory.transfer import require
 from torch_jax.ops.on_host import LISTENERS
-from torch_jax.recorded.listener import NOBODY, Listener
+from torch_jax.recorded.listener import SILENT, Listener
 from torch_jax.recorded.path import State
 
 _TO_HOST = frozenset((torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default))
@@ -60,13 +60,13 @@ class Observer(Listener):
 
     takes_checks = needs_program = True
 
-    def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor], history: Listener = NOBODY):
+    def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor], history: Listener = SILENT):
         """Take the arguments; and tensors over the own memories of those that see copies.
 
         ``history`` says how the programs are made.
         """
         self.leaves = leaves  # the arguments
-        self._history, self.options = history, history.options
+        self._history, self.options, self.where = history, history.options, history.where
         self._places = {id(leaf): at for at, leaf in enumerate(leaves)}
         self.storages = Storages(leaves, own)  # that it meets and makes
         self.outlines = [  # of the arguments, before the call
@@ -83,7 +83,7 @@ class Observer(Listener):
         self.graphs: list[Graph] = []  # that were recorded and run
         # truth values of the graph, each with the error to raise where it is false
         self.checks: list[tuple[Any, str, type[Exception]]] = []
-        self.let_go: list[torch.Tensor] = []  # whose memories nobody reads after the call
+        self.let_go: list[torch.Tensor] = []  # whose memories are not read after the call
         self.raised: RuntimeError | None = None  # by the latest operator that has failed
         self.went_back = False  # whether the function ran a backward pass
         self.is_over = False  # whether the function has returned
@@ -234,10 +234,10 @@ class Observer(Listener):
                 self.wanted.pop(key, None)
 
 
-def raise_failed_checks(checks: Iterable[tuple[Any, str, type[Exception]]]) -> None:
+def raise_failed_checks(checks: Iterable[tuple[Any, str, type[Exception]]], where: str) -> None:
     """Raise what an operator would have raised, had it been able to look at these truth values."""
     for flag, message, kind in checks:
-        require(flag, f"{message} (in a function under torch_jax.jit)", kind)
+        require(flag, f"{message} (in {where})", kind)
 
 
 @jax_function

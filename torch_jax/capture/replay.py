@@ -39,6 +39,7 @@ class Replay:
         self.read = observer.optimizers.read
         self.calls, self._due = 1, 2  # so far, and at the next audit
         self.used = 0  # when it was used last, as the number of a call
+        self._where = observer.where
         self._tape, self._generators = observer.tape, observer.draws.end()
         self._numbers = Numbers(observer.draws, graph.state, graph.numbers)
         self._tape.prune({slot for _, slot in self._numbers.slots})
@@ -112,7 +113,8 @@ class Replay:
             self.gradients.drop()
             raise
         if self._checks and policies.checks_indices():
-            raise_failed_checks((outputs[at], text, kind) for at, text, kind in self._checks)
+            failed = ((outputs[at], text, kind) for at, text, kind in self._checks)
+            raise_failed_checks(failed, self._where)
         if self.backward is None:
             return self.left.result.build(call)
         residuals = [outputs[at] for at in self._residuals]
@@ -143,20 +145,19 @@ class Replay:
                     self._sharded if sharding.Use.begun else self._program,
                     arguments,
                     arrays,
-                    [storages[at] for at in self._lent],
+                    storages,
                     self._lent,
                     self._placeholders,
                     self._results,
-                    storages,
                 )
         except (TypeError, ValueError) as error:
             if is_traced_elsewhere(arrays):
                 raise TracedElsewhere from error
             if errors.is_deleted(error):
-                raise errors.translate(error, "in a function under torch_jax.jit") from error
+                raise errors.translate(error, f"in {self._where}") from error
             raise Changed(f"the memory behind a tensor has another form now: {error}") from error
         except RuntimeError as error:
-            raise errors.translate(error, "in a function under torch_jax.jit") from error
+            raise errors.translate(error, f"in {self._where}") from error
 
     def _sharded(self, floats: Any, integers: Any, arrays: list[Any]) -> list[Any]:
         """Run over arrays that may lie on a mesh; what is written keeps its sharding."""

@@ -31,11 +31,11 @@ _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
 
 class _History(History):
-    """What happened to one graph, and how its programs are made."""
+    """The history of one graph, which says how its programs are made."""
 
     def __init__(self, name: str, donates: bool, options: dict[str, Any]):
         super().__init__(name)
-        self._donates, self.options = donates, options
+        self._donates, self.options, self.where = donates, options, f"{name} of torch.compile"
 
     def may_take(self, arrays: list[Any], dead: frozenset[int]) -> frozenset[int]:
         """Return which arrays a program may write over."""

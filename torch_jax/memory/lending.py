@@ -25,24 +25,22 @@ def run(
     program: Callable[..., list],
     arguments: Callable[[], tuple],
     inputs: list[Any],
-    storages: Sequence[Any],
-    places: Sequence[int],
+    read: Sequence[Any],
+    lent: Sequence[int],
     placeholders: Sequence[Lent],
     results: Sequence[int],
-    read: Sequence[Any] = (),
 ) -> list[Any]:
     """Run a program over the memories of storages, and store its results there; return its outputs.
 
-    ``arguments`` is called when the memories have been taken, those of ``storages``, which are at
-    ``places`` among the inputs. Each storage holds one of the ``placeholders`` meanwhile, and then
-    one of the ``results``: places among the outputs and the inputs. The list of ``inputs`` is the
-    only holder of arrays that were read from storages; an empty one is filled with the memories of
-    ``read`` first, which saves a pass that compares the memories lent with those read.
+    The empty list ``inputs`` is filled with the memories of the storages ``read``, and is the only
+    holder of those that are ``lent``, by their places among these. ``arguments`` is called then.
+    Each storage that lends holds one of the ``placeholders`` meanwhile, and then one of the
+    ``results``: places among the outputs and the inputs.
 
     Raises:
-      TracedElsewhere: another thread has written one of the storages since it was read, or has its
-        memory; nothing was done.
+      TracedElsewhere: another thread has the memory of one of the storages; nothing was done.
     """
+    storages = [read[at] for at in lent]
 
     def launch() -> list[Any]:
         me = object()
@@ -50,10 +48,6 @@ def run(
             inputs.extend(map(_array, read))
             if _programs_at_work and Lent in map(type, inputs):
                 raise TracedElsewhere
-            if not read:
-                for storage, at in zip(storages, places, strict=True):
-                    if storage.array is not inputs[at]:
-                        raise TracedElsewhere
             _programs_at_work.add(me)
             give_back(storages, placeholders)
         memories = None
@@ -63,7 +57,7 @@ def run(
             memories = [known[at] for at in results]
             return outputs
         finally:
-            give_back(storages, memories or [inputs[at] for at in places])
+            give_back(storages, memories or [inputs[at] for at in lent])
             _programs_at_work.discard(me)
 
     return signals.undisturbed(launch)

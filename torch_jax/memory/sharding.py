@@ -289,27 +289,6 @@ def on_target(sharding: Any) -> Any:
     return NamedSharding(Mesh(chosen, sharding.mesh.axis_names), sharding.spec)
 
 
-def keeping_outputs(
-    run: Callable[..., list], memories: Sequence[Any], places: Sequence[int], results: Sequence[int]
-) -> Callable[..., list]:
-    """Return ``run`` with sharded memories given their shardings again.
-
-    ``places`` are those of memories that it writes, ``results`` those of their new values.
-    """
-    shardings = map(sharding_of, (memories[at] for at in places))
-    wanted = {
-        result: one for result, one in zip(results, shardings, strict=True) if one is not None
-    }
-
-    def call(*arrays: Any) -> list:
-        outputs = mixing(run, *arrays)
-        for at in wanted.keys() & range(len(outputs)):
-            outputs[at] = as_wanted(outputs[at], wanted[at])
-        return outputs
-
-    return call
-
-
 def on_one_mesh(memories: Sequence[Any]) -> list[Any] | None:
     """Copy the memories that are bound to one device to the mesh of the others; None: no need."""
     shardings = [s for s in map(sharding_of, memories) if isinstance(s, NamedSharding)]

@@ -20,7 +20,7 @@ from torch_jax.core import active, tracers, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.device import streams
 from torch_jax.recorded import path
-from torch_jax.recorded.listener import NOBODY, Listener
+from torch_jax.recorded.listener import SILENT, Listener
 from torch_jax.recorded.recorder import Recorder
 
 
@@ -100,7 +100,7 @@ def fused() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _recording(mode: str, listener: Listener = NOBODY) -> Iterator[None]:
+def _recording(mode: str, listener: Listener = SILENT) -> Iterator[None]:
     waking.wake()  # which finds out what the mode of this thread is
     if is_recording() or ACTIVE.tracer is not None:
         yield
@@ -118,7 +118,7 @@ def _recording(mode: str, listener: Listener = NOBODY) -> Iterator[None]:
         try:
             recorder.flush()
         finally:
-            recorder.listener = NOBODY
+            recorder.listener = SILENT
 
 
 def is_recording() -> bool:

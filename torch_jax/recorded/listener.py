@@ -19,6 +19,7 @@ class Listener:
     takes_checks = False
     needs_program = False  # whether a graph is to be compiled when it is run for the first time
     name = ""  # what users call the code that is recorded
+    where = "a function under torch_jax.jit"  # for errors
     options: dict[str, Any] = {}  # of XLA's compiler, beside those of all programs
 
     def __init__(self, name: str = "", takes_checks: bool = False) -> None:
@@ -34,8 +35,8 @@ class Listener:
         """Hear of a truth value of the graph, and of the error to raise where it is false."""
 
     def may_take(self, arrays: list[Any], dead: frozenset[int]) -> frozenset[int]:
-        """Return which arrays a program may write over; ``dead`` are those nobody else holds."""
+        """Return which arrays a program may write over, ``dead`` those without other holders."""
         return dead
 
 
-NOBODY = Listener()
+SILENT = Listener()

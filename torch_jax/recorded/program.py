@@ -25,7 +25,7 @@ from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
 from torch_jax.recorded.bodies import beginning_at
 from torch_jax.recorded.floats import Floats
-from torch_jax.recorded.listener import NOBODY, Listener
+from torch_jax.recorded.listener import SILENT, Listener
 from torch_jax.recorded.one_by_one import Operands, at_once, compile_nothing
 from torch_jax.recorded.path import Given, Number, Result, State, Step, drop
 
@@ -47,7 +47,7 @@ class Program:
         donated: tuple[int, ...],
         arrays: Sequence[Any],
         floats: Sequence[float] | None = None,
-        given_options: dict[str, Any] = NOBODY.options,
+        given_options: dict[str, Any] = SILENT.options,
     ):
         """Take a graph, its wanted results, and arrays like those that it is given.
 
@@ -275,7 +275,7 @@ def program_for(
     nodes: list[Any],
     given: Numbered,
     may_collect: bool = False,
-    listener: Listener = NOBODY,
+    listener: Listener = SILENT,
 ) -> tuple[Program, bool]:
     """Return a program of a graph that gives all reachable results, and whether it is a new one.
 

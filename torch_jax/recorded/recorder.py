@@ -34,7 +34,7 @@ from torch_jax.recorded import bounds, path
 from torch_jax.recorded.bodies import body_of
 from torch_jax.recorded.elsewhere import OPEN
 from torch_jax.recorded.explained import explain
-from torch_jax.recorded.listener import NOBODY
+from torch_jax.recorded.listener import SILENT
 from torch_jax.recorded.metrics import COUNTS
 from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_one_by_one
 from torch_jax.recorded.path import LEAF, MET, MOVING, NUMBERS, ROOT, WORDS, State, Step, source_of
@@ -245,7 +245,7 @@ class Recorder:
         self.yields = yields
         self._full = full or Recorder.flush
         self._beginnings: set[int] = set()
-        self.listener = NOBODY  # hears of each graph
+        self.listener = SILENT  # hears of each graph
         self.recording = Recording(self)
 
     def leave(self, recording: Recording) -> None:
