@@ -69,8 +69,8 @@ class Observer(Listener):
         self._history, self.options, self.where = history, history.options, history.where
         self._places = {id(leaf): at for at, leaf in enumerate(leaves)}
         self.storages = Storages(leaves, own)  # that it meets and makes
-        self.outlines = [  # of the arguments, before the call
-            (leaf, outline(leaf))
+        self.outlines = [  # of the arguments, and the nodes behind them, before the call
+            (leaf, outline(leaf), leaf.grad_fn)
             for at, leaf in enumerate(leaves)
             if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and at not in own
         ]

@@ -150,7 +150,7 @@ class Replay:
                     self._placeholders,
                     self._results,
                 )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError) as error:  # as of placeholders of arrays
             if is_traced_elsewhere(arrays):
                 raise TracedElsewhere from error
             if errors.is_deleted(error):

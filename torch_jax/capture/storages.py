@@ -43,7 +43,8 @@ class Met:
 
     def __init__(self, storage: Any, tensor: torch.Tensor, array: Any):
         self.storage, self.tensor = storage, tensor
-        self.version, self.outline = version_of(tensor), outline(tensor)  # when it was met
+        # when it was met
+        self.version, self.outline, self.node = version_of(tensor), outline(tensor), tensor.grad_fn
         # gives the array that the call found, which is held until a graph runs, whether or not the
         # graph reads it; then a strong reference would prevent donation
         self.old, self.held = weakref.ref(array), array
