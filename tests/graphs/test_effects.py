@@ -14,6 +14,7 @@ from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import check, compiled
 from tests.support.values import randn
 from torch_jax.core import compilations
+from torch_jax.memory.storage import memory_of
 
 # --- views, writes and aliases --------------------------------------------------------------------
 
@@ -130,18 +131,18 @@ def test_written_memory_is_donated_unless_somebody_else_has_it():
     run(x)
     assert x._version > version
     assert_same(copied, torch.zeros(64))  # it shared the memory until now
-    before = x.untyped_storage().array
+    before = memory_of(x)
     run(x)
     assert not before.is_deleted()  # we hold it
     assert_same(x, torch.full((64,), 2.0))
-    pointer = x.untyped_storage().array.unsafe_buffer_pointer()
+    pointer = memory_of(x).unsafe_buffer_pointer()
     del before
     run(x)
-    assert x.untyped_storage().array.unsafe_buffer_pointer() == pointer
+    assert memory_of(x).unsafe_buffer_pointer() == pointer
     kept = compiled(function, options={"donate": False})
-    pointer = x.untyped_storage().array.unsafe_buffer_pointer()
+    pointer = memory_of(x).unsafe_buffer_pointer()
     kept(x)
-    assert x.untyped_storage().array.unsafe_buffer_pointer() != pointer
+    assert memory_of(x).unsafe_buffer_pointer() != pointer
     assert_same(x, torch.full((64,), 4.0))
 
 
