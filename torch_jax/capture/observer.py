@@ -66,7 +66,7 @@ class Observer(Listener):
         ``history`` says how the programs are made.
         """
         self.leaves = leaves  # the arguments
-        self._history, self.options, self.where = history, history.options, history.where
+        self.history, self.options, self.where = history, history.options, history.where
         self._places = {id(leaf): at for at, leaf in enumerate(leaves)}
         self.storages = Storages(leaves, own)  # that it meets and makes
         self.outlines = [  # of the arguments, and the nodes behind them, before the call
@@ -147,7 +147,8 @@ class Observer(Listener):
         if not is_jax_storage(memory) or self.storages.is_made(memory):
             return
         self.storages.meet(memory, tensor)
-        if tensor.requires_grad and not self.is_of_call(tensor.grad_fn):
+        is_differentiable = tensor.requires_grad and self.history.is_differentiable
+        if is_differentiable and not self.is_of_call(tensor.grad_fn):
             self.wanted[id(tensor)] = tensor
             if tensor.is_leaf:
                 self.optimizers.note_gradient(tensor)
@@ -196,7 +197,7 @@ class Observer(Listener):
         met = (self.storages.place_of(tensor.untyped_storage()) for tensor in self.let_go)
         gone = {id(self.storages.met[at].storage.array) for at in met if at is not None}
         free = dead | {at for at, array in enumerate(arrays) if id(array) in gone}
-        return self._history.may_take(arrays, free)
+        return self.history.may_take(arrays, free)
 
     # --- the end of the call ----------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 class _History(History):
     """The history of one graph, which says how its programs are made."""
 
+    is_differentiable = False  # it is run below autograd
+
     def __init__(self, name: str, donates: bool, options: dict[str, Any]):
         super().__init__(name)
         self._donates, self.options, self.where = donates, options, f"{name} of torch.compile"
@@ -119,7 +121,7 @@ class Executable:
         """Run the graph's operators; ``vectors`` hold what has its dtype in its place."""
         scalars = {vector.dtype: iter(vector.unbind()) for vector in vectors}
         inputs = [next(scalars[one]) if isinstance(one, torch.dtype) else one for one in given]
-        if ACTIVE.observer is not None:
+        if ACTIVE.observer is not None and ACTIVE.observer.history is self.history:
             ACTIVE.observer.let_go += [inputs[at] for at in self._donated]
         with pytorch.below_autograd(), _DEVICE:
             return list(runner.Runner(self.graph, self._held).run(*inputs))

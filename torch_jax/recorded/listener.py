@@ -20,6 +20,7 @@ class Listener:
     needs_program = False  # whether a graph is to be compiled when it is run for the first time
     name = ""  # what users call the code that is recorded
     where = "a function under torch_jax.jit"  # for errors
+    is_differentiable = True  # whether gradients may be left in tensors that the code finds
     options: dict[str, Any] = {}  # of XLA's compiler, beside those of all programs
 
     def __init__(self, name: str = "", takes_checks: bool = False) -> None:
