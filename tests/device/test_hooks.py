@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrizations, parametrize
 
 import torch_jax
@@ -350,6 +351,16 @@ def test_modules_swap_their_parameters_where_pytorch_is_told_to():
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
     assert is_tied(model) and torch.equal(model.head.weight, tied(1).head.weight)
+
+
+@pytest.mark.parametrize("eagerly", ["torch", "xla"])
+@pytest.mark.parametrize("source, target", [("jax", "jax"), ("cpu", "jax"), ("jax", "cpu")])
+def test_lazy_modules_without_shapes_are_loaded(eagerly, source, target):
+    given, model = nn.LazyLinear(4).to(source), nn.LazyLinear(4).to(target)
+    with torch_jax.config.temporarily("eager_on_cpu", eagerly):
+        model.load_state_dict(given.state_dict())
+        assert is_lazy(model.weight)
+        assert model(torch.ones(2, 3, device=target)).shape == (2, 4)
 
 
 @pytest.mark.slow

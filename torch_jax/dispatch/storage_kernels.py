@@ -285,7 +285,7 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
     if not is_jax(self):
         return self.copy_(transfer.to_host(source))
     if self.numel() == 0:
-        torch.broadcast_to(source, self.shape)
+        torch.broadcast_to(source, self.size())  # uninitialized parameters have no shape
         return self
     if not is_jax(source):
         if sharding.Use.begun and parts.write(self, source):
@@ -314,7 +314,7 @@ def _takes_array(self: torch.Tensor, source: torch.Tensor) -> bool:
     return (
         array is not None
         and self.dtype == source.dtype
-        and self.shape == source.shape
+        and self.size() == source.size()
         and self.is_contiguous()
         and is_jax(self)
         and self.nbytes == storage.nbytes_of(self.untyped_storage())

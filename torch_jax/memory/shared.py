@@ -77,7 +77,7 @@ def seen(tensor: torch.Tensor) -> torch.Tensor:
     if held is None or "array" in memory.__dict__:
         held = _of_array(tensor, memory)
     if (
-        tensor.shape == held.shape
+        tensor.size() == held.shape
         and tensor.is_contiguous()
         and not tensor.storage_offset()
         and tensor.dtype is held.dtype

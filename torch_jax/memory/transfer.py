@@ -168,7 +168,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     memory = memory_of(tensor)
     if not tensor.numel():
         on_host(memory)  # an error of the computation
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
     if type(memory) is Absent:
         return _borrowed(value_of(tensor)).view(tensor.shape)
     if sharding.Use.begun and (host := parts.read(tensor, memory, _borrowed)) is not None:
