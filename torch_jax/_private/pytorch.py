@@ -127,6 +127,7 @@ CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 SPARSE_CPU_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.SparseCPU"))
 SPARSE_META_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.SparseMeta"))
+NESTED_CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.NestedTensorCPU)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

@@ -83,6 +83,9 @@ def install() -> list[Any]:
     for op in _with_kernel("NestedTensorCPU"):  # composites would ask for sizes
         if pytorch.has_kernel(op.name(), "CompositeImplicitAutograd"):
             library.impl(op, functools.partial(_refuse, _NESTED, op), _NESTED)
+    # which autograd reads of each result: an error there would end the process
+    sizes = torch.ops.aten._nested_tensor_size.default
+    library.impl(sizes, functools.partial(sizes.redispatch, pytorch.NESTED_CPU_KEYS), _NESTED)
     others = torch.library.Library("_", "IMPL")
     for key in _REMEDIES:
         others.fallback(functools.partial(_refuse, key), key)
