@@ -287,6 +287,7 @@ REFUSED = {
     "nested products": lambda: nested() @ dense("jax", 3, 2),
     "nested linear": lambda: nn.functional.linear(nested(), dense("jax", 2, 3)),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]).to("jax"),
+    "nested of a batch": lambda: torch.nested.as_nested_tensor(dense("jax")),
     "nested with a gradient": lambda: (
         torch.nested.as_nested_tensor([dense("jax").requires_grad_()]) @ dense("jax", 3, 2)
     ),

@@ -45,16 +45,18 @@ _COMPOSED = """
     sub_.Tensor view_as_complex view_as_real
 """
 
-# Operators that make compressed tensors of PyTorch's composites, refused at once.
+# Operators that make compressed and nested tensors, refused at once: by the keys of what they take
+# and of what they make.
 _REFUSED = {
-    _COMPRESSED: """
+    (_COMPRESSED, _COMPRESSED): """
         _to_copy
         sparse_compressed_tensor.comp_plain_value sparse_compressed_tensor.comp_plain_value_size
     """,
-    "AutogradPrivateUse1": """
+    ("AutogradPrivateUse1", _COMPRESSED): """
         _sparse_compressed_tensor_unsafe _sparse_csr_tensor_unsafe _sparse_csc_tensor_unsafe
         _sparse_bsr_tensor_unsafe _sparse_bsc_tensor_unsafe
     """,
+    ("AutogradPrivateUse1", _NESTED): "_nested_view_from_buffer",
 }
 
 _KERNELS: dict[str, Callable[..., Any]] = {}
@@ -77,9 +79,9 @@ def install() -> list[Any]:
         library.impl(op, dynamo.unseen(functools.partial(_on_cpu, op)), _COO)
     for name, function in _KERNELS.items():
         library.impl(variants.overload(name), dynamo.unseen(function), _COO)
-    for key, names in _REFUSED.items():
+    for (taken, made), names in _REFUSED.items():
         for op in _overloads(names.split()):
-            library.impl(op, functools.partial(_refuse, _COMPRESSED, op), key)
+            library.impl(op, functools.partial(_refuse, made, op), taken)
     for op in _with_kernel("NestedTensorCPU"):  # composites would ask for sizes
         if pytorch.has_kernel(op.name(), "CompositeImplicitAutograd"):
             library.impl(op, functools.partial(_refuse, _NESTED, op), _NESTED)
