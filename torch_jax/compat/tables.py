@@ -56,7 +56,7 @@ NOT_CARRIED: dict[str, str] = {
     "torch_jax.explain show programs",
     "torch_xla._dynamo": "torch.compile(backend='jax') is used instead (docs/compile.md)",
     "torch_xla._internal": "it is PyTorch/XLA's own",
-    "torch_xla.core.functions.nms": "torchvision.ops.nms runs on the CPU",
+    "torch_xla.core.functions.nms": "torchvision.ops.nms runs on the device",
     "torch_xla.core.dynamo_bridge": "torch.compile(backend='jax') is used instead",
     "torch_xla.core.xla_builder.*": _LOWEST,
     "torch_xla.core.xla_env_vars": "settings are torch_jax.config's (docs/settings.md)",
@@ -102,7 +102,7 @@ NOT_CARRIED: dict[str, str] = {
     "torchax.ops.*": "the table of operators is torch_jax's own; an operator is replaced by "
     "torch_jax.default_env().override",
     "torchax.ops.jc10d": "torch.distributed runs on the backend 'jax' (docs/distributed.md)",
-    "torchax.ops.jtorchvision_nms": "torchvision's own operator runs on the CPU",
+    "torchax.ops.jtorchvision_nms": "torchvision's own operator runs on the device",
     "torchax.ops.op_base": "in-place and out= variants are derived from the functional operator "
     "by its schema",
     "torchax.tensor.View": "views are PyTorch's own, with shared storage",
