@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_jax.budgets import ROWS_OF_A_TABLE, ROWS_OF_AN_ERROR
+from torch_jax.memory.storage import tensors_in
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -110,10 +111,8 @@ def _owned(
             yield owner, tensor
             if tensor.grad is not None:
                 yield f"{owner} (gradients)", tensor.grad
-    for state in optimizer.state.values() if optimizer is not None else ():
-        for value in state.values():
-            if isinstance(value, torch.Tensor):
-                yield f"{type(optimizer).__name__} (state)", value
+    for tensor in tensors_in(optimizer.state if optimizer is not None else ()):
+        yield f"{type(optimizer).__name__} (state)", tensor
 
 
 def _form(array: Any) -> str:

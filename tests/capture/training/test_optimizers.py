@@ -212,6 +212,21 @@ class Counting(optim.SGD):
         weight.sub_(weight.grad, alpha=state["rate"] / state["step"])
 
 
+class CountingForAll(optim.SGD):
+    """An optimizer that keeps a number in its state beside what it keeps for parameters."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.state["steps"] = self.state.get("steps", 0) + 1
+        super().step(closure)
+        (weight,) = self.param_groups[0]["params"]
+        weight.div_(self.state["steps"])
+
+
+def counting_for_all(parameter):
+    return CountingForAll([parameter], lr=0.1, momentum=0.9)
+
+
 def counting(parameter):
     return Counting([parameter], lr=0.5)
 
@@ -234,10 +249,11 @@ def nothing(optimizer):
     [
         (decaying, nothing, nothing),
         (counting, nothing, nothing),
+        (counting_for_all, nothing, nothing),
         (plain, decay, nothing),
         (plain, nothing, decay),
     ],
-    ids=["in a step", "in a state", "before a step", "after a step"],
+    ids=["in a step", "in a state", "in the whole state", "before a step", "after a step"],
 )
 def test_numbers_that_python_sets_within_a_call(make, before, after, steps):
     def run(device, wrap):

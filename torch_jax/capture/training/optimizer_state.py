@@ -20,7 +20,7 @@ from torch_jax.memory.storage import is_jax
 def init_group(optimizer: Any, original: Any, group: dict, *lists: Any, **named: Any) -> Any:
     """Call the ``original`` ``_init_group`` of an optimizer, whose new state is seen as older."""
     states = optimizer.state
-    known = {id(value) for state in states.values() for value in state.values()}
+    known = {id(value) for state in states_of(optimizer).values() for value in state.values()}
     result = original(group, *lists, **named)
     _make_momentum(optimizer, group, lists)
     for parameter in group["params"]:
@@ -73,6 +73,15 @@ def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
         if buffers[index] is None:
             buffers[index] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
             optimizer.state[parameter]["momentum_buffer"] = buffers[index]
+
+
+def states_of(optimizer: Any) -> dict[int, dict]:
+    """Return the dicts of an optimizer's state by the ids of parameters, and by its own the whole.
+
+    Some optimizers keep values of their own in the whole, beside the dicts.
+    """
+    inner = {id(p): one for p, one in optimizer.state.items() if isinstance(one, dict)}
+    return {id(optimizer): optimizer.state, **inner}
 
 
 def saved(dicts: Iterable[dict]) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_jax.capture.tape import Changed
-from torch_jax.capture.training.optimizer_state import init_group, keep_steps_on_device
+from torch_jax.capture.training.optimizer_state import init_group, keep_steps_on_device, states_of
 from torch_jax.core.node import Node
 from torch_jax.core.numbers import Number, plain
 
@@ -46,7 +46,7 @@ class _Step:
 
     optimizer: Any
     groups: list[tuple[dict, dict]]  # each as it was, and with numbers of the tape
-    states: dict[int, dict]  # what had been made, as it was, by the id of the parameter
+    states: dict[int, dict]  # what had been made, as it was, by the ids of ``states_of``
 
 
 class Optimizers:
@@ -100,7 +100,7 @@ class Optimizers:
         original = getattr(optimizer, "_init_group", None)
         if original is not None:
             optimizer._init_group = functools.partial(init_group, optimizer, original)
-        states = {id(p): dict(state) for p, state in optimizer.state.items() if state}
+        states = {key: dict(state) for key, state in states_of(optimizer).items() if state}
         self._running.append(_Step(optimizer, groups, states))
 
     def _lift(self, optimizer: Any, index: int, key: str, value: Any) -> Any:
@@ -138,12 +138,13 @@ class Optimizers:
         if not step.groups:
             return
         optimizer.__dict__.pop("_init_group", None)
-        for parameter, state in optimizer.state.items():
-            known = step.states.get(id(parameter))
+        for owner, state in states_of(optimizer).items():
+            known = step.states.get(owner)
             if known is None and any(map(self._is_computed, state.values())):
                 self.observer.makes_state = True
             for key, value in state.items():
-                if value is not (known or {}).get(key) and not isinstance(value, torch.Tensor):
+                is_made = isinstance(value, (torch.Tensor, dict))
+                if value is not (known or {}).get(key) and not is_made:
                     state[key] = plain(value) if isinstance(value, Number) else value
                     self._sets(optimizer, key, is_of_first=known is None)
         for group, (before, lifted) in zip(optimizer.param_groups, step.groups, strict=True):
@@ -197,8 +198,7 @@ class Optimizers:
                 found += [
                     (group, k, v) for k, v in group.items() if not _holds_numbers(optimizer, k, v)
                 ]
-            for parameter, state in optimizer.state.items():
-                found.append((optimizer.state, parameter, state))
+            for state in states_of(optimizer).values():
                 found += [(state, k, v) for k, v in state.items()]
             own = vars(optimizer)  # load_state_dict makes others of both
             found += [(own, key, own[key]) for key in ("param_groups", "state") if key in own]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.capture.training.optimizer_state import keep_steps_on_device, saved
+from torch_jax.capture.training.optimizer_state import keep_steps_on_device, saved, states_of
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, around
 from torch_jax.core.tracers import NotTraceableError
@@ -44,7 +44,7 @@ def _maybe_opt_step(original: Any, scaler: Any, optimizer: Any, state: Any, *arg
     storages = observer.storages.all()  # they stay, and with them their ids
     before = {id(memory): memory.array for memory in storages}
     entries = {id(one): dict(one) for one in _dicts_of(optimizer)}
-    restore = saved([optimizer.state, *_dicts_of(optimizer)])
+    restore = saved(_dicts_of(optimizer))
     observer.makes_state, made_before = False, observer.makes_state
     result = optimizer.step(*args, **kwargs)
     why = _why_not_skipped(optimizer, _set_by_step(optimizer, entries), observer.makes_state)
@@ -61,16 +61,16 @@ def _maybe_opt_step(original: Any, scaler: Any, optimizer: Any, state: Any, *arg
 
 
 def _dicts_of(optimizer: Any) -> list[dict]:
-    return [*optimizer.param_groups, *optimizer.state.values()]
+    return [*optimizer.param_groups, *states_of(optimizer).values()]
 
 
 def _set_by_step(optimizer: Any, before: dict[int, dict]) -> str | None:
-    """Return the key of an entry that is another object now, or new and no tensor."""
+    """Return the key of an entry that is another object now, or new and no tensor or dict."""
     for one in _dicts_of(optimizer):
         known = before.get(id(one), {})
         for key, value in one.items():
-            is_new_tensor = key not in known and isinstance(value, torch.Tensor)
-            if not is_new_tensor and value is not known.get(key, one):
+            is_new = key not in known and isinstance(value, (torch.Tensor, dict))
+            if not is_new and value is not known.get(key, one):
                 return key
     return None
 
