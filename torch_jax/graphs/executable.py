@@ -80,7 +80,7 @@ class Executable:
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._on_host = [at for at, node in enumerate(placeholders) if _is_on_host(node)]
         written = _written(graph)
-        self._written = [at for at in self._on_host if placeholders[at] in written]
+        self._written = [at for at, node in enumerate(placeholders) if node in written]
         results: Any = graph.graph.output_node().args[0]
         self._to_host = [at for at, one in enumerate(results) if _goes_to_host(one)]
         self._programs = call_jax.programs_of(graph)
@@ -99,7 +99,7 @@ class Executable:
         args.clear()
         inside, vectors = self._moved(given) if self._on_host else (given, [])
         results = self._call(inside, vectors)
-        if self._written:
+        if self._on_host and self._written:
             self._write_back(given, inside, vectors)
         for at in self._to_host:
             results[at] = results[at].cpu()
@@ -123,8 +123,12 @@ class Executable:
         inputs = [next(scalars[one]) if isinstance(one, torch.dtype) else one for one in given]
         if ACTIVE.observer is not None and ACTIVE.observer.history is self.history:
             ACTIVE.observer.let_go += [inputs[at] for at in self._donated]
+        written = [inputs[at] for at in self._written if not inputs[at].is_inference()]
+        versions = [tensor._version for tensor in written]
         with pytorch.below_autograd(), _DEVICE:
-            return list(runner.Runner(self.graph, self._held).run(*inputs))
+            results = list(runner.Runner(self.graph, self._held).run(*inputs))
+        pytorch.set_versions(written, versions)  # AOTAutograd counts the writes
+        return results
 
     def _moved(self, given: list[Any]) -> tuple[list[Any], list[torch.Tensor]]:
         """Return the inputs on the device; those without dims in one vector for each dtype."""
