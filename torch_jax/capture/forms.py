@@ -16,7 +16,7 @@ from torch_jax._private import dynamo
 
 storage_of = torch.Tensor.untyped_storage
 _offset = torch.Tensor.storage_offset
-_is_leaf = attrgetter("is_leaf")
+_is_leaf, _shape = attrgetter("is_leaf"), attrgetter("shape")
 
 
 def memories_of(storages: Sequence[Any]) -> list[Any]:
@@ -26,15 +26,11 @@ def memories_of(storages: Sequence[Any]) -> list[Any]:
 
 def rest_of(tensors: Sequence[torch.Tensor], storages: Sequence[Any], memories: list[Any]) -> tuple:
     """Return what PyTorch does not compare: places in memories, and who shares one."""
-    held = [None if one is None else (one.shape, one.dtype) for one in memories]
-    attributes = list(map(tuple, map(vars, tensors)))
-    return (
-        held,
-        list(map(_offset, tensors)),
-        list(map(_is_leaf, tensors)),
-        attributes,
-        _aliases(tensors, storages),
-    )
+    held = [one for one in memories if one is not None]
+    kinds = [one.dtype for one in held]
+    others = [(type(one), *vars(one)) for one in tensors if type(one) is not torch.Tensor]
+    places, are_leaves = list(map(_offset, tensors)), list(map(_is_leaf, tensors))
+    return list(map(_shape, held)), kinds, places, are_leaves, others, _aliases(tensors, storages)
 
 
 def _aliases(tensors: Sequence[torch.Tensor], storages: Sequence[Any]) -> list[int] | None:

@@ -140,16 +140,15 @@ class Replay:
             return floats, integers, given
 
         try:
-            with x64():
-                return lending.run(
-                    self._sharded if sharding.Use.begun else self._program,
-                    arguments,
-                    arrays,
-                    storages,
-                    self._lent,
-                    self._placeholders,
-                    self._results,
-                )
+            return lending.run(
+                self._sharded if sharding.Use.begun else self._program,
+                arguments,
+                arrays,
+                storages,
+                self._lent,
+                self._placeholders,
+                self._results,
+            )
         except (TypeError, ValueError, AttributeError) as error:  # as of placeholders of arrays
             if is_traced_elsewhere(arrays):
                 raise TracedElsewhere from error
@@ -161,7 +160,8 @@ class Replay:
 
     def _sharded(self, floats: Any, integers: Any, arrays: list[Any]) -> list[Any]:
         """Run over arrays that may lie on a mesh; what is written keeps its sharding."""
-        placed = sharding.on_one_mesh(arrays) or arrays
+        with x64():
+            placed = sharding.on_one_mesh(arrays) or arrays
         at_of = {at: n for n, at in enumerate(self._order)}
         wanted: list[Any] = [None] * len(self._program.outputs)
         for at, result in zip(self.written, self._results, strict=False):
