@@ -95,6 +95,19 @@ def test_a_write_through_a_view_of_an_input_shows_in_its_base():
         assert_same(ours, base)
 
 
+def test_views_of_inputs_that_want_gradients_are_saved(caplog):
+    x, y = (torch.randn(3, 3) for _ in range(2))
+    theirs = [t.clone().requires_grad_() for t in (x, y)]
+    ours = [to_jax(t).requires_grad_() for t in (x, y)]
+    run = compiled(lambda x, y: (x @ y).relu().sum())
+    for _ in range(2):
+        run(*ours).backward()
+        (theirs[0] @ theirs[1]).relu().sum().backward()
+    for mine, its in zip(ours, theirs, strict=True):
+        assert_same(mine.grad, its.grad)
+    assert not caplog.records
+
+
 def test_two_inputs_that_share_memory():
     def function(x, y):
         x.add_(1)

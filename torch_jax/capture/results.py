@@ -133,7 +133,7 @@ class Results:
         place = self._observer.storages.place_of(memory)
         if place is not None:
             return Same(value) if id(value) in self._known else self._view(value, place)
-        is_spent = value.requires_grad and id(value) not in self._connected
+        is_spent = self._wants_gradient(value) and id(value) not in self._connected
         if is_spent and (value.grad_fn is None or not autograd_nodes.is_spent(value)):
             self._observer.refuse("it gives out a tensor of which gradients are wanted elsewhere")
         if type(memory.array) is not Node:
@@ -144,9 +144,12 @@ class Results:
         number = self._numbers.setdefault(id(value), len(self._numbers))
         return NewTensor.of(at, value, number)._replace(marks=is_spent)
 
+    def _wants_gradient(self, value: torch.Tensor) -> bool:
+        return value.requires_grad and self._observer.history.is_differentiable
+
     def _view(self, value: torch.Tensor, place: int) -> Any:
         """Return how a tensor over older memory is made of an older tensor."""
-        if value.requires_grad:
+        if self._wants_gradient(value):
             self._observer.refuse("it returns a view of an older tensor that wants gradients")
         older = self._observer.storages.met[place].tensor
         owner = self._observer.owner(older)
