@@ -105,7 +105,7 @@ def test_views_of_inputs_that_want_gradients_are_saved(caplog):
         (theirs[0] @ theirs[1]).relu().sum().backward()
     for mine, its in zip(ours, theirs, strict=True):
         assert_same(mine.grad, its.grad)
-    assert not caplog.records
+    assert not [one for one in caplog.records if "recorded" in one.getMessage()]
 
 
 def test_two_inputs_that_share_memory():
