@@ -132,7 +132,9 @@ class History(Listener):
         self.now = now._replace(observed=now.observed + 1, observed_programs=programs, **sizes)
         why = reason or "its first call"
         log.LOGGER.info("observed %s in %.2f s: %s", self.name, seconds, why)
-        if reason is not None and len(now.reasons) < EXPLANATIONS_KEPT:
+        if reason is None:
+            return
+        if len(now.reasons) < EXPLANATIONS_KEPT:
             self.now = self.now._replace(reasons=(*now.reasons, reason))
         if self.now.observed == 1 + self.most_observed():
             reasons = "; ".join(dict.fromkeys(self.now.reasons))

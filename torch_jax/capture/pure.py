@@ -119,7 +119,7 @@ class Pure:
         return self._observe(call, reason, keeps=not shares)
 
     def _other_key(self, key: CallKey) -> str | None:
-        """Return how a key differs from that of the call before; None where there was none."""
+        """Return how a key differs from the one observed last; None where there was none."""
         return keys.difference(next(reversed(self._kinds)), key) if self._kinds else None
 
     def _used(self, kind: _Kind, replay: Replay) -> None:
@@ -144,6 +144,8 @@ class Pure:
                 self._keep(kind, found.replay)
         elif not (refusal.is_of_first and kind.forgives(call)):  # it may have filled a cache
             self.give_up(f"{self.history.name} cannot skip its Python: {refusal.why}")
+        if not (kind.replays or kind.is_whole or kind.forgiven):
+            self._kinds.pop(call.key, None)
         return found.result
 
     def _observed(self, kind: _Kind, call: SortedCall) -> Observed:
@@ -202,7 +204,7 @@ class Pure:
         for _, key, of, oldest in sorted(known, key=itemgetter(0))[: -config.get("jit_cache_size")]:
             of.replays.remove(oldest)
             if not of.replays:
-                del self._kinds[key]
+                self._kinds.pop(key, None)
 
 
 def _graded(kind: _Kind, call: SortedCall) -> list[torch.Tensor]:

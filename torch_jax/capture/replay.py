@@ -60,7 +60,7 @@ class Replay:
         self.written = [at for at, _ in left.written]  # of the memories
         gone = {observer.storages.place_of(one.untyped_storage()) for one in observer.let_go}
         kept = [at for at in gone if at is not None and at not in self.written]
-        self._lent = self.written + kept  # these hold afterwards what they held before
+        self._lent = self.written + kept  # the latter hold afterwards what they held before
         outputs = len(self._program.outputs)
         self._results = self._places_of(node for _, node in left.written)
         self._results += [outputs + at for at in kept]
@@ -149,7 +149,7 @@ class Replay:
                 self._placeholders,
                 self._results,
             )
-        except (TypeError, ValueError, AttributeError) as error:  # as of placeholders of arrays
+        except (TypeError, ValueError, AttributeError) as error:  # a placeholder is no array
             if is_traced_elsewhere(arrays):
                 raise TracedElsewhere from error
             if errors.is_deleted(error):

@@ -191,17 +191,20 @@ class _Kept:
 
     def __init__(self, part: Callable[[Any], Any] = lambda vector: vector) -> None:
         """Take a function that takes a vector apart, if its numbers are inputs each by itself."""
-        self._bits, self._array, self._part = b"", None, part
+        self._part = part
+        self._known: tuple[bytes, Any] = b"", None  # in one: threads may run one program
 
     def of(self, vector: Any) -> Any:
         """Return a vector of the host, or the same numbers on the device."""
         bits = vector.tobytes()
-        if bits != self._bits:
-            self._bits, self._array = bits, None
+        known, array = self._known
+        if bits != known:
+            self._known = bits, None
             return vector
-        if self._array is None:
-            self._array = jax.device_put(self._part(vector))
-        return self._array
+        if array is None:
+            array = jax.device_put(self._part(vector))
+            self._known = bits, array
+        return array
 
 
 _NO_DOUBLES = np.empty(0, np.float32)  # of float32: TPUs have no float64
