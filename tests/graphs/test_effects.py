@@ -108,6 +108,14 @@ def test_views_of_inputs_that_want_gradients_are_saved(caplog):
     assert not [one for one in caplog.records if "recorded" in one.getMessage()]
 
 
+def test_a_factorization_that_fails_is_an_error():
+    """Its check is an effect: AOTAutograd gives graphs tokens of effects, which are None."""
+    run = compiled(lambda x: torch.linalg.inv(x))
+    check(lambda x: torch.linalg.inv(x), 2 * torch.eye(3))
+    with pytest.raises(torch.linalg.LinAlgError):
+        run(torch.zeros(3, 3, device="jax"))
+
+
 def test_two_inputs_that_share_memory():
     def function(x, y):
         x.add_(1)

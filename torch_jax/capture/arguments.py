@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax.capture.forms import memories_of, rest_of, storage_of
+from torch_jax.capture.forms import Rest, memories_of, rest_of, storage_of
 from torch_jax.capture.keys import CallKey, call_key
 from torch_jax.core import trees
 from torch_jax.memory import dtypes
@@ -32,7 +32,7 @@ class SortedCall(NamedTuple):
     parts: dict[int, torch.Tensor]  # the leaves that are given by value, by their place
     tensors: list[torch.Tensor]  # those among the leaves
     storages: list[Any]  # theirs
-    rest: tuple  # of their forms
+    rest: Rest  # of their forms
 
     def originals(self) -> list[Any]:
         """Return the leaves themselves, without copies."""
@@ -71,17 +71,11 @@ class Arguments:
         if not self._takes_any and len(kwargs) > 1:  # their order is invisible to it
             kwargs = dict(sorted(kwargs.items()))
         leaves, form = trees.flatten((args, kwargs))
-        key, parts = call_key(form, leaves), {}
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        storages = list(map(storage_of, tensors))
-        memories = memories_of(storages)
-        if not whole and (parts := _parts(leaves, tensors, storages, memories)):
+        key, parts, tensors = call_key(form, leaves), {}, _tensors_of(leaves)
+        if not whole and (parts := _parts(leaves, *tensors)):
             leaves = [_copy(leaf) if at in parts else leaf for at, leaf in enumerate(leaves)]
-            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-            storages = list(map(storage_of, tensors))
-            memories = memories_of(storages)
-        rest = rest_of(tensors, storages, memories)
-        fields = (args, kwargs), leaves, key, parts, tensors, storages, rest
+            tensors = _tensors_of(leaves)
+        fields = (args, kwargs), leaves, key, parts, *tensors[:2], rest_of(*tensors)
         return tuple.__new__(SortedCall, fields)
 
     def padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -120,6 +114,13 @@ def _takes_any(function: Any) -> bool:
     except (TypeError, ValueError):
         return True
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def _tensors_of(leaves: list[Any]) -> tuple[list[torch.Tensor], list[Any], list[Any]]:
+    """Return the tensors among leaves, their storages, and what these hold."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    storages = list(map(storage_of, tensors))
+    return tensors, storages, memories_of(storages)
 
 
 def _parts(

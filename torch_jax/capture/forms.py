@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,17 +24,30 @@ def memories_of(storages: Sequence[Any]) -> list[Any]:
     return [getattr(storage, "array", None) for storage in storages]
 
 
-def rest_of(tensors: Sequence[torch.Tensor], storages: Sequence[Any], memories: list[Any]) -> tuple:
-    """Return what PyTorch does not compare: places in memories, and who shares one."""
+class Rest(NamedTuple):
+    """The properties of a call's tensors that PyTorch does not compare."""
+
+    aliases: list[int] | None  # where each memory, and each tensor, is met first, if some share
+    shapes: list[tuple[int, ...]]  # of the memories
+    dtypes: list[Any]  # of the memories
+    offsets: list[int]
+    are_leaves: list[bool]
+    attributes: list[tuple]  # types and names of attributes, of subclasses and parameters
+
+
+def rest_of(tensors: Sequence[torch.Tensor], storages: Sequence[Any], memories: list[Any]) -> Rest:
+    """Return these properties."""
     held = [one for one in memories if one is not None]
-    kinds = [one.dtype for one in held]
-    others = [(type(one), *vars(one)) for one in tensors if type(one) is not torch.Tensor]
-    places, are_leaves = list(map(_offset, tensors)), list(map(_is_leaf, tensors))
-    return list(map(_shape, held)), kinds, places, are_leaves, others, _aliases(tensors, storages)
+    attributes = [(type(one), *vars(one)) for one in tensors if type(one) is not torch.Tensor]
+    fields = (
+        _aliases(tensors, storages), list(map(_shape, held)), [one.dtype for one in held],
+        list(map(_offset, tensors)), list(map(_is_leaf, tensors)), attributes,
+    )  # fmt: skip
+    return tuple.__new__(Rest, fields)
 
 
 def _aliases(tensors: Sequence[torch.Tensor], storages: Sequence[Any]) -> list[int] | None:
-    """Return where each memory, and each tensor, is met first; None where no two share one."""
+    """Return ``Rest.aliases``."""
     ids = list(map(id, storages))
     if len(set(ids)) == len(ids):
         return None
@@ -44,7 +57,7 @@ def _aliases(tensors: Sequence[torch.Tensor], storages: Sequence[Any]) -> list[i
 
 def _each_once(call: Any) -> list[torch.Tensor]:
     """Return a call's tensors, each once, as PyTorch wants them."""
-    if call.rest[-1] is None:
+    if call.rest.aliases is None:
         return call.tensors
     return list({id(tensor): tensor for tensor in call.tensors}.values())
 
@@ -66,7 +79,7 @@ class Forms:
         for at, (was, now) in enumerate(zip(self._shown, _shown(call), strict=True)):
             if was != now:
                 return f"argument {at} was {was}, now it is {now}"
-        if self._rest[-1] != call.rest[-1]:
+        if self._rest.aliases != call.rest.aliases:
             return "other arguments share memory with one another"
         return "a tensor among the arguments has another type, or other attributes"
 

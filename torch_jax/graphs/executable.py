@@ -16,6 +16,7 @@ from torch import fx
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
 from torch_jax.capture.arguments import Arguments
+from torch_jax.capture.cpu_tensors import is_host
 from torch_jax.capture.history import History
 from torch_jax.capture.pure import Pure
 from torch_jax.core import absent, tracers
@@ -102,7 +103,7 @@ class Executable:
         if self._on_host and self._written:
             self._write_back(given, inside, vectors)
         for at in self._to_host:
-            results[at] = results[at].cpu()
+            results[at] = results[at] if results[at] is None else results[at].cpu()
         return results
 
     def _call(self, given: list[Any], vectors: Sequence[torch.Tensor]) -> list[Any]:
@@ -136,7 +137,7 @@ class Executable:
         scalars: dict[torch.dtype, list[torch.Tensor]] = {}
         for at in self._on_host:
             tensor = given[at]
-            if tensor.device.type != "cpu":  # the state of a generator
+            if not is_host(tensor):  # a token of effects, or the key of a draw
                 continue
             if tensor.dim():
                 inside[at] = transfer.to_device(tensor.detach())
