@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax.capture.forms import Rest, memories_of, rest_of, storage_of
+from torch_jax.capture.forms import Rest, memories_of, rest_of, shape_of, storage_of
 from torch_jax.capture.keys import CallKey, call_key
 from torch_jax.core import trees
 from torch_jax.memory import dtypes
@@ -72,10 +72,13 @@ class Arguments:
             kwargs = dict(sorted(kwargs.items()))
         leaves, form = trees.flatten((args, kwargs))
         key, parts, tensors = call_key(form, leaves), {}, _tensors_of(leaves)
-        if not whole and (parts := _parts(leaves, *tensors)):
+        rest = rest_of(*tensors)
+        are_whole = whole or rest.shapes == list(map(shape_of, tensors[0]))
+        if not are_whole and (parts := _parts(leaves, *tensors)):
             leaves = [_copy(leaf) if at in parts else leaf for at, leaf in enumerate(leaves)]
             tensors = _tensors_of(leaves)
-        fields = (args, kwargs), leaves, key, parts, *tensors[:2], rest_of(*tensors)
+            rest = rest_of(*tensors)
+        fields = (args, kwargs), leaves, key, parts, *tensors[:2], rest
         return tuple.__new__(SortedCall, fields)
 
     def padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -129,8 +132,6 @@ def _parts(
     """Return the leaves to be given by value, by their place."""
     pairs = zip(tensors, memories, strict=True)
     smaller = {id(t) for t, one in pairs if one is not None and t.shape != one.shape}
-    if not smaller:
-        return {}
     uses = Counter(map(id, storages))
     return {
         at: leaf

@@ -16,7 +16,7 @@ from torch_jax._private import dynamo
 
 storage_of = torch.Tensor.untyped_storage
 _offset = torch.Tensor.storage_offset
-_is_leaf, _shape = attrgetter("is_leaf"), attrgetter("shape")
+_is_leaf, shape_of = attrgetter("is_leaf"), attrgetter("shape")
 
 
 def memories_of(storages: Sequence[Any]) -> list[Any]:
@@ -40,7 +40,7 @@ def rest_of(tensors: Sequence[torch.Tensor], storages: Sequence[Any], memories: 
     held = [one for one in memories if one is not None]
     attributes = [(type(one), *vars(one)) for one in tensors if type(one) is not torch.Tensor]
     fields = (
-        _aliases(tensors, storages), list(map(_shape, held)), [one.dtype for one in held],
+        _aliases(tensors, storages), list(map(shape_of, held)), [one.dtype for one in held],
         list(map(_offset, tensors)), list(map(_is_leaf, tensors)), attributes,
     )  # fmt: skip
     return tuple.__new__(Rest, fields)
