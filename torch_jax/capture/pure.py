@@ -133,19 +133,18 @@ class Pure:
     def _observe(self, call: SortedCall, reason: str | None, keeps: bool = True) -> Any:
         """Run the function, and keep how to repeat it if ``keeps``."""
         start, before = time.perf_counter(), compilations.here()
-        kind = self._kinds.setdefault(call.key, _Kind())
-        self._kinds.move_to_end(call.key)
+        kind = self._kinds.get(call.key) or _Kind()
         found = self._observed(kind, call)
         seconds, programs = time.perf_counter() - start, compilations.here().minus(before)
         self.history.note_observed(reason, found.replay, seconds, programs)
         refusal = found.refusal
-        if refusal is None:
-            if found.replay is not None and keeps:
-                self._keep(kind, found.replay)
-        elif not (refusal.is_of_first and kind.forgives(call)):  # it may have filled a cache
+        if refusal is None and found.replay is not None and keeps:
+            self._keep(call.key, kind, found.replay)
+        elif refusal is None or refusal.is_of_first and kind.forgives(call):
+            if kind.is_whole or kind.forgiven:
+                self._kinds[call.key] = kind
+        else:
             self.give_up(f"{self.history.name} cannot skip its Python: {refusal.why}")
-        if not (kind.replays or kind.is_whole or kind.forgiven):
-            self._kinds.pop(call.key, None)
         return found.result
 
     def _observed(self, kind: _Kind, call: SortedCall) -> Observed:
@@ -182,7 +181,7 @@ class Pure:
             return found.result
         if new is not None and replay.calls == 2 and kind.forgives(call):
             kind.replays.remove(replay)
-            self._keep(kind, new)
+            self._keep(call.key, kind, new)
             return found.result
         text = (
             f"{self.history.name} is not pure, as jit(pure=True) promises: {why}. Results since "
@@ -195,16 +194,18 @@ class Pure:
         self.give_up(f"{text}. Its Python runs at each call from now on")
         return found.result
 
-    def _keep(self, kind: _Kind, replay: Replay) -> None:
+    def _keep(self, key: CallKey, kind: _Kind, replay: Replay) -> None:
         """Keep a program, and forget those that were not used for longest, if they are too many."""
+        self._kinds.pop(key, None)
+        self._kinds[key] = kind
         replay.used = next(self._calls)
         kind.replays.insert(0, replay)
         kinds = list(self._kinds.items())
-        known = [(one.used, key, of, one) for key, of in kinds for one in of.replays]
-        for _, key, of, oldest in sorted(known, key=itemgetter(0))[: -config.get("jit_cache_size")]:
+        known = [(one.used, at, of, one) for at, of in kinds for one in of.replays]
+        for _, at, of, oldest in sorted(known, key=itemgetter(0))[: -config.get("jit_cache_size")]:
             of.replays.remove(oldest)
             if not of.replays:
-                self._kinds.pop(key, None)
+                self._kinds.pop(at, None)
 
 
 def _graded(kind: _Kind, call: SortedCall) -> list[torch.Tensor]:
