@@ -208,7 +208,7 @@ class _Memory:
 
 
 def _is_number(array: Any) -> bool:
-    """Whether a program keeps an array with its bits, to be given again."""
+    """Return whether a program keeps an array of numbers, beside its bits, for later calls."""
     holders = gc.get_referrers(array) if array.ndim == 1 else ()
     return any(type(one) is tuple and one and type(one[0]) is bytes for one in holders)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax.capture.forms import Rest, memories_of, rest_of, shape_of, storage_of
+from torch_jax.capture.forms import Rest, memories_of, rest_of, shape_of
 from torch_jax.capture.keys import CallKey, call_key
 from torch_jax.core import trees
 from torch_jax.memory import dtypes
@@ -122,7 +122,7 @@ def _takes_any(function: Any) -> bool:
 def _tensors_of(leaves: list[Any]) -> tuple[list[torch.Tensor], list[Any], list[Any]]:
     """Return the tensors among leaves, their storages, and what these hold."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    storages = list(map(storage_of, tensors))
+    storages = list(map(torch.Tensor.untyped_storage, tensors))
     return tensors, storages, memories_of(storages)
 
 
@@ -136,7 +136,7 @@ def _parts(
     return {
         at: leaf
         for at, leaf in enumerate(leaves)
-        if id(leaf) in smaller and uses[id(storage_of(leaf))] == 1 and _is_part(leaf)
+        if id(leaf) in smaller and uses[id(leaf.untyped_storage())] == 1 and _is_part(leaf)
     }
 
 

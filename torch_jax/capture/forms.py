@@ -14,7 +14,6 @@ import torch
 
 from torch_jax._private import dynamo
 
-storage_of = torch.Tensor.untyped_storage
 _offset = torch.Tensor.storage_offset
 _is_leaf, shape_of = attrgetter("is_leaf"), attrgetter("shape")
 
@@ -36,7 +35,7 @@ class Rest(NamedTuple):
 
 
 def rest_of(tensors: Sequence[torch.Tensor], storages: Sequence[Any], memories: list[Any]) -> Rest:
-    """Return these properties."""
+    """Return these properties of a call's tensors."""
     held = [one for one in memories if one is not None]
     attributes = [(type(one), *vars(one)) for one in tensors if type(one) is not torch.Tensor]
     fields = (
@@ -90,7 +89,7 @@ def _shown(call: Any) -> list[str]:
 
 
 def _text(tensor: torch.Tensor) -> str:
-    memory: Any = getattr(storage_of(tensor), "array", None)
+    memory: Any = getattr(tensor.untyped_storage(), "array", None)
     dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
     text = f"{dtype}{shape}"
     if not tensor.is_contiguous() or (memory is not None and tensor.shape != memory.shape):

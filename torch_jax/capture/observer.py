@@ -66,7 +66,7 @@ class Observer(Listener):
         ``history`` says how the programs are made.
         """
         self.leaves = leaves  # the arguments
-        self.history, self.options, self.where = history, history.options, history.where
+        self.history, self.options = history, history.options
         self._places = {id(leaf): at for at, leaf in enumerate(leaves)}
         self.storages = Storages(leaves, own)  # that it meets and makes
         self.outlines = [  # of the arguments, and the nodes behind them, before the call

@@ -244,7 +244,8 @@ def observe(
             observer.refuse("it changes a list or dict among its arguments: return the new value")
         left = describe(observer, result)
         observer.is_over = True
-    raise_failed_checks(((flag.get(), *error) for flag, *error in observer.checks), observer.where)
+    failed = ((flag.get(), *error) for flag, *error in observer.checks)
+    raise_failed_checks(failed, observer.history.where)
     if keys.world() != world:
         observer.refuse("it leaves a mode or a setting other than it was")
     replay = _replay(forms, observer, left)

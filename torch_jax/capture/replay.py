@@ -39,7 +39,7 @@ class Replay:
         self.read = observer.optimizers.read
         self.calls, self._due = 1, 2  # so far, and at the next audit
         self.used = 0  # when it was used last, as the number of a call
-        self._where = observer.where
+        self._where = observer.history.where
         self._tape, self._generators = observer.tape, observer.draws.end()
         self._numbers = Numbers(observer.draws, graph.state, graph.numbers)
         self._tape.prune({slot for _, slot in self._numbers.slots})

@@ -103,7 +103,8 @@ class Executable:
         if self._on_host and self._written:
             self._write_back(given, inside, vectors)
         for at in self._to_host:
-            results[at] = results[at] if results[at] is None else results[at].cpu()
+            if results[at] is not None:  # a token of effects
+                results[at] = results[at].cpu()
         return results
 
     def _call(self, given: list[Any], vectors: Sequence[torch.Tensor]) -> list[Any]:

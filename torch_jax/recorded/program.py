@@ -289,6 +289,7 @@ def program_for(
     jax_core.free_seen()  # what PyTorch has seen counts as held until then
     floats, _, arrays = given
     serving = functools.partial(_serving, state, floats, listener.options)
+    make = functools.partial(Program, state, arrays=arrays, given_options=listener.options)
     outputs, dead = live(nodes), listener.may_take(arrays, _dead(arrays))
     found = serving(outputs, dead)
     if found is None and may_collect and state.programs and state.may_collect and gc.isenabled():
@@ -300,16 +301,14 @@ def program_for(
             donated = _donatable(state, found.outputs, dead, arrays)
             if len(donated) > len(found.donated):
                 given_floats = None if found.floats.is_apart else floats
-                made = state, found.outputs, donated, arrays, given_floats
-                return Program(*made, listener.options), True
+                return make(found.outputs, donated, floats=given_floats), True
         return found, False
     # what was garbage is needed, too: the next time it may be there again
     outputs = tuple(sorted({*outputs, *chain.from_iterable(one.outputs for one in state.programs)}))
     donatable = dead.intersection(*(one.donated for one in state.programs))
     donated = _donatable(state, outputs, donatable, arrays)
     are_equal = all(one.floats.fit(floats) and not one.floats.is_apart for one in state.programs)
-    made = state, outputs, donated, arrays, floats if are_equal else None
-    return Program(*made, listener.options), True
+    return make(outputs, donated, floats=floats if are_equal else None), True
 
 
 def keep(state: State, program: Program) -> None:
