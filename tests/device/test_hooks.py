@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -245,6 +246,17 @@ def test_hooks_that_fail_in_several_threads_at_once():
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(fail, range(40)))
+
+
+def test_hooks_run_on_the_thread_that_calls_backward():
+    def is_here() -> list[bool]:
+        seen, x = [], torch.ones(3, device="jax", requires_grad=True)
+        x.register_hook(lambda _: seen.append(threading.get_ident()))
+        (x * 2).sum().backward()
+        return [ident == threading.get_ident() for ident in seen]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert (is_here(), pool.submit(is_here).result()) == ([True], [True])
 
 
 # --- reparametrized -------------------------------------------------------------------------------

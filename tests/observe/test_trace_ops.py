@@ -267,7 +267,8 @@ def test_backward_passes_are_seen_on_autograds_thread(x):
     threads = set()
     y = F.dropout(x, training=True)
     y.register_hook(lambda _: threads.add(threading.get_ident()))
-    trace = traced(y.sum().backward)
+    with torch.autograd.set_multithreading_enabled(True):
+        trace = traced(y.sum().backward)
     (call,) = trace.calls
     assert call.name == "torch.Tensor.backward"
     (backward,) = [child for child in call.children if child.level == "backward"]
@@ -278,9 +279,7 @@ def test_backward_passes_are_seen_on_autograds_thread(x):
 
 
 def test_backward_passes_on_the_same_thread(x):
-    x.requires_grad_()
-    with torch.autograd.set_multithreading_enabled(False):
-        trace = traced(F.gelu(x).sum().backward)
+    trace = traced(F.gelu(x.requires_grad_()).sum().backward)
     assert tree(one(trace, "backward").children)[1] == "aten.gelu_backward.default"
 
 

@@ -4,8 +4,7 @@ A context variable holds the open scopes. A block that is left is over for all, 
 started in it too. It may be left in another context than it was entered in (a generator that is
 finished, or collected, on another thread): its scope is known by the frame that opened it.
 
-Autograd runs a backward pass on its own thread, which does not see the caller's blocks; so inside a
-block backward passes run on the calling thread.
+A backward pass sees the blocks of its caller, since it runs on the calling thread.
 """
 
 from __future__ import annotations
@@ -31,30 +30,6 @@ class _Scope:
         self.value, self.frame, self.is_open = value, frame, True
 
 
-class _BackwardHere(threading.local):
-    """The scopes opened on this thread; while one is open, autograd uses no other thread."""
-
-    def __init__(self) -> None:
-        self.scopes: list[_Scope] = []
-        self.before = True
-
-    def enter(self, scope: _Scope) -> None:
-        """Note that a scope was opened on this thread."""
-        self.drop_closed()
-        if not self.scopes:
-            self.before = pytorch.is_multithreading_enabled()
-            pytorch.set_multithreading_enabled(False)
-        self.scopes.append(scope)
-
-    def drop_closed(self) -> None:
-        """Forget scopes that were left, on any thread."""
-        open_ones = [scope for scope in self.scopes if scope.is_open]
-        if self.scopes and not open_ones:
-            pytorch.set_multithreading_enabled(self.before)
-        self.scopes = open_ones
-
-
-_backward_here = _BackwardHere()
 # reentrant: a generator may be collected, which leaves its block, while this thread has the lock
 _lock = threading.RLock()
 
@@ -91,7 +66,7 @@ class Scopes:
         with _lock:
             self._by_frame.setdefault(scope.frame, []).append(scope)
             self._open += 1
-        _backward_here.enter(scope)
+        pytorch.stay_on_this_thread()
 
     def leave(self, value: Any = None) -> None:
         """Close the scope of ``value`` that the frame above the caller opened."""
@@ -101,7 +76,6 @@ class Scopes:
             return
         scope.is_open = False  # contexts that this one cannot write to may hold the scope too
         self._current.set(tuple(s for s in self._current.get() if s.is_open))
-        _backward_here.drop_closed()
         with _lock:
             scopes = self._by_frame.get(scope.frame, [])
             if scope in scopes:

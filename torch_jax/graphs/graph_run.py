@@ -131,9 +131,8 @@ class HostConstants(pytorch.OperatorMode):
 def running(run: GraphRun, autograd: bool = False) -> Iterator[None]:
     """Run a graph, or a function that may differentiate, out of sight of modes, in this context."""
     before, ACTIVE.tracer = ACTIVE.tracer, run
-    level: Any = pytorch.below_autograd()
-    if autograd:  # a backward pass must run on the thread that traces
-        level = torch.autograd.set_multithreading_enabled(False)
+    pytorch.stay_on_this_thread()
+    level: Any = nullcontext() if autograd else pytorch.below_autograd()
     try:
         with pytorch.no_dispatch_modes(), level, _DEVICE, run.watching_inside():
             yield

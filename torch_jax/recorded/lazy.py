@@ -9,9 +9,6 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
-
-import torch
 
 from torch_jax import config
 from torch_jax._private import pytorch
@@ -35,7 +32,6 @@ class _Own(threading.local):
             "fused": Recorder(OPERATORS_OF_A_FUSED_GROUP, OPERATORS_BEFORE_A_FUSED_CUT),
         }
         self.outside: Recorder | None = None  # of blocks; None in eager mode
-        self.one_thread: Any = None  # the block in which backward passes stay on this thread
 
 
 def _cut(recorder: Recorder) -> None:
@@ -141,16 +137,9 @@ def outside(recorder: Recorder) -> Iterator[None]:
 
 
 def _record_with(recorder: Recorder | None) -> None:
-    """Have this thread record, or run eagerly.
-
-    While it records, backward passes stay on this thread: one of autograd's would not record.
-    """
-    before = ACTIVE.__dict__.get("recorder")
-    if recorder is not None and before is None:
-        _own.one_thread = torch.autograd.set_multithreading_enabled(False)
+    """Have this thread record, or run eagerly, its backward passes too."""
+    pytorch.stay_on_this_thread()
     ACTIVE.recorder = recorder
-    if recorder is None and before is not None:
-        _own.one_thread.__exit__(None, None, None)
 
 
 def sync(wait: bool = False) -> None:
@@ -189,7 +178,7 @@ def install() -> None:
 def _begin() -> Recorder | None:
     """Return the recorder of the calling thread, which uses the device for the first time.
 
-    Autograd's threads run operators of other threads' backward passes, and never record.
+    Threads of autograd's run operators of other threads' backward passes, and never record.
     """
     if pytorch.current_graph_task() != -1:
         return None

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import pytorch
 from torch_jax.core import user_code, waking
 from torch_jax.core.compilations import Counts
 from torch_jax.core.costs import LISTENING, Cost
@@ -45,15 +44,8 @@ class Costs:
         self.rows: dict[tuple, dict[str, Any]] = {}
 
     def add(self, cost: Cost) -> None:
-        """Add a cost; its line is that of the innermost code of the user's own.
-
-        A backward pass may run on a thread of its own: then the line is that of the main thread,
-        which waits for it.
-        """
+        """Add a cost; its line is that of the innermost code of the user's own."""
         frame, called = _own_frame(sys._getframe())
-        if frame is None and pytorch.current_graph_task() != -1:
-            main = sys._current_frames().get(threading.main_thread().ident or 0)
-            frame, called = _own_frame(main)
         here, is_new = line_of(frame) or ("", 0, ""), False
         if cost.kind == "compile" and called is not None:
             # the call's frame gets a mark: only a debugger's own tracer reads it, and there is none
