@@ -52,7 +52,7 @@ SETTINGS: dict[str, Setting] = {
         "'always' waits for the indices at each call, as 'auto' does where JAX runs on the CPU; on "
         "accelerators 'auto' raises where Python waits for the device next. Until then, and with "
         "'never', an index out of range reads NaN (or the least integer) and writes nothing. "
-        "torch._assert_async follows this setting, too.",
+        "torch._assert_async follows this setting, too. Factorizations are always waited for.",
         choices=("auto", "always", "never"),
         is_compiled=True,
     ),

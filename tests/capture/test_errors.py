@@ -13,7 +13,7 @@ from tests.support.compare import assert_same
 from tests.support.jitted import both
 from tests.support.steps import step_of
 from tests.support.values import ones
-from torch_jax import DataDependentError, NotTraceableError
+from torch_jax import DataDependentError, NotTraceableError, config
 
 pure = torch_jax.jit(pure=True)
 
@@ -202,3 +202,22 @@ def handles_an_error_itself(compile):
 @pytest.mark.parametrize("program", [raises_in_the_middle, handles_an_error_itself])
 def test_exceptions_of_python(program, agree):
     agree(program)
+
+
+@pytest.mark.parametrize("checks", ["auto", "never"])
+def test_a_factorization_is_checked_within_the_program(checks):
+    root = torch.zeros(3, 3, device="jax")
+
+    @torch_jax.jit(pure=True)
+    def function(x):
+        root.copy_(torch.linalg.cholesky(x))
+        return torch.linalg.inv(root)
+
+    with config.temporarily("check_indices", checks):
+        for scale in (4.0, 9.0, 16.0):
+            x = scale * torch.eye(3)
+            assert_same(function(x.to("jax")), torch.linalg.inv(torch.linalg.cholesky(x)))
+        with pytest.raises(torch.linalg.LinAlgError, match="positive-definite"):
+            function(-torch.eye(3, device="jax"))
+    assert root.diag().tolist() == [4, 4, 4]
+    assert "observed" in str(function.explain()) and "looks at" not in str(function.explain())

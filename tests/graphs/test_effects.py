@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import check, compiled
+from tests.support.lazily import counted
 from tests.support.values import randn
 from torch_jax.core import compilations
 from torch_jax.memory.storage import memory_of
@@ -110,10 +111,13 @@ def test_views_of_inputs_that_want_gradients_are_saved(caplog):
 
 def test_a_factorization_that_fails_is_an_error():
     """Its check is an effect: AOTAutograd gives graphs tokens of effects, which are None."""
-    run = compiled(lambda x: torch.linalg.inv(x))
-    check(lambda x: torch.linalg.inv(x), 2 * torch.eye(3))
-    with pytest.raises(torch.linalg.LinAlgError):
+    run = compiled(lambda x: torch.linalg.inv(x) * 2)
+    check(lambda x: torch.linalg.inv(x) * 2, 2 * torch.eye(3))
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
         run(torch.zeros(3, 3, device="jax"))
+    with counted() as did:
+        run(torch.eye(3, device="jax"))
+    assert did.graphs == 1
 
 
 def test_two_inputs_that_share_memory():

@@ -206,7 +206,7 @@ class Observer(Listener):
 
         An operator on the CPU raises there before it writes; here it is known afterwards.
         """
-        if self.checks and policies.waits_for_checks():
+        if any(policies.waits_for_checks(kind) for _, _, kind in self.checks):
             flags = [storage.wrap(flag, torch.bool) for flag, _, _ in self.checks]
             self.choose(flags, {id(one.storage): one.old() for one in self.storages.met})
 

@@ -140,11 +140,16 @@ def translate(error: Exception, where: str) -> Exception:
     if any(words in text for words in _OF_NO_MEMORY):
         return torch.OutOfMemoryError(f"device 'jax' is out of memory {where}: {text}{in_memory()}")
     if isinstance(error, np.linalg.LinAlgError):
-        return torch.linalg.LinAlgError(text)
+        return of_torch(type(error))(text)
     kind = type(error) if isinstance(error, IndexError | NotImplementedError) else RuntimeError
     if "is out of bounds for array of dimension" in text:  # an axis, for which JAX has ValueError
         kind = IndexError
     return kind(f"{text} ({where})")
+
+
+def of_torch(kind: type[Exception]) -> type[Exception]:
+    """Return PyTorch's type of exception for NumPy's of matrices that have no factorization."""
+    return torch.linalg.LinAlgError if issubclass(kind, np.linalg.LinAlgError) else kind
 
 
 def refuse_cast(result: torch.dtype, target: torch.dtype) -> None:

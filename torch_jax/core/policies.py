@@ -11,15 +11,19 @@ import torch
 from torch_jax import config, target
 
 
-def checks_indices() -> bool:
-    """Return whether index tensors are checked against bounds (setting ``check_indices``)."""
-    return config.get("check_indices") != "never"
+def checks(kind: type[Exception]) -> bool:
+    """Return whether a check is made whose error is of a kind (setting ``check_indices``)."""
+    return config.get("check_indices") != "never" or kind is torch.linalg.LinAlgError
 
 
-def waits_for_checks() -> bool:
-    """Return whether an operator waits for its check; else the host's next wait raises."""
+def waits_for_checks(kind: type[Exception] = IndexError) -> bool:
+    """Return whether an operator waits for its check; else the host's next wait raises.
+
+    It always waits for a factorization: programs catch its error, and try another matrix.
+    """
     mode = config.get("check_indices")
-    return mode == "always" or (mode == "auto" and target.on_cpu())
+    at_once = mode == "always" or (mode == "auto" and target.on_cpu())
+    return at_once or kind is torch.linalg.LinAlgError
 
 
 _DOUBLES = frozenset((torch.float64, torch.complex128))

@@ -223,7 +223,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     targets = [view for name in names for view in _views(placed[name])]
     written = sorted({view.slot for view in targets})
     default = dtypes.to_jax(torch.get_default_dtype())
-    check = lowering.check if policies.checks_indices() else None
+    check = lowering.check
     message: list[Any] = []
     contiguous = {
         f"{name}_is_contiguous": geometry.is_row_major(placed[name].size, placed[name].stride)
@@ -272,9 +272,11 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
             _put(placed.get(name), value, memories)
         arrays += [memories[slot] for slot in written]
         if ok is not None:
-            ok, *error = ok
-            message[:] = (*error, IndexError)[:2]
-            arrays.append(ok)
+            ok, text, kind = (*ok, IndexError)[:3]
+            kind = errors.of_torch(kind)
+            if policies.checks(kind):
+                message[:] = text, kind
+                arrays.append(ok)
         if concrete:
             return arrays, emitted
         outputs[:] = emitted

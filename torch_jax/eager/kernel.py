@@ -206,7 +206,7 @@ class Kernel:
             if tracers.is_traced_elsewhere(memories):
                 raise tracers.TracedElsewhere from error
             raise self._explained(error, args, kwargs) from error
-        return arrays if entry.simple else self._verified(entry, arrays)
+        return arrays if entry.simple else self._verified(entry, arrays, args, kwargs)
 
     def _again(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call again when other threads have given memories back, unless that changes nothing."""
@@ -351,7 +351,7 @@ class Kernel:
                 if not is_jax(tensor) and tensor.dim():
                     raise errors.same_device(self.op, tensor)
 
-    def _verified(self, entry: Entry, arrays: Any) -> Any:
+    def _verified(self, entry: Entry, arrays: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return an entry's results without the flag of its check; raise where that is false."""
         if not entry.check:  # empty where the trace has shown that the check holds
             return arrays
@@ -362,8 +362,11 @@ class Kernel:
             if ACTIVE.tracer is not None:
                 ACTIVE.tracer.checks.append((ok, message, kind))
         else:
-            with costs.measured("check", self.op.name()):
-                transfer.require(ok, message, kind)
+            try:
+                with costs.measured("check", self.op.name()):
+                    transfer.require(ok, message, kind)
+            except kind as error:
+                raise refusals.instead_of(error, self.op, args, kwargs) from None
         return (values, arrays[1]) if entry.concrete else values
 
     def _finish(self, entry, arrays, args, kwargs, storages, slots, memories) -> Any:

@@ -110,7 +110,7 @@ def on_host(array: jax.Array) -> np.ndarray:
 def require(flag: jax.Array, message: str, kind: type[Exception]) -> None:
     """Raise ``kind(message)`` where the flag of a check is false, at once or at the next wait."""
     is_far = isinstance(flag, jax.Array | Absent)
-    if is_far and not policies.waits_for_checks():
+    if is_far and not policies.waits_for_checks(kind):
         flags.come_later(flag, message, kind)
     elif not on_host(flag):
         raise kind(message)

@@ -28,11 +28,24 @@ def nothing(x: jax.Array) -> jax.Array:
 # Errors. ``info`` (int32) of a factorization is the first pivot that failed, from 1 on, or 0.
 
 
-@op("_linalg_check_errors", concrete=True, meta=False)
+_REASONS = {  # by a part of the operator's name
+    "inv": "The inversion could not be completed because the input matrix is singular.",
+    "solve": "The solver failed because the input matrix is singular.",
+    "cholesky": "The factorization could not be completed because the input is not "
+    "positive-definite.",
+    "": "The factorization of a matrix has failed.",
+}
+
+
+def _succeeds(info, api_name):
+    """Return, for ``check=``, whether a factorization has succeeded."""
+    reason = next(reason for part, reason in _REASONS.items() if part in api_name)
+    return (info == 0).all(), f"{api_name}: {reason}", np.linalg.LinAlgError
+
+
+@op("_linalg_check_errors", meta=False, check=_succeeds)
 def check_errors(info, api_name, *, is_matrix):
-    """Raise for a failed factorization: the CPU's kernel has the words. A trace knows no values."""
-    if not isinstance(info, jax.core.Tracer) and on_host(info).any():
-        raise np.linalg.LinAlgError(f"{api_name}: the factorization of a matrix has failed")
+    """Raise for a failed factorization; programs raise after they have run."""
     return ()
 
 
@@ -42,8 +55,9 @@ def raises(check_errors: bool = False) -> bool:
 
 
 def raised(info: jax.Array, api_name: str, wanted: bool = True) -> None:
-    if wanted:
-        check_errors(info, api_name, is_matrix=info.ndim == 0)
+    ok, message, kind = _succeeds(info, api_name)
+    if wanted and not isinstance(info, jax.core.Tracer) and not on_host(ok):
+        raise kind(message)
 
 
 # LU

@@ -338,7 +338,8 @@ class Recorder:
                 return self.record(op, entry, memories)
             child = _step(op, entry, memories, state, step)
         check = child.check
-        if check is not None and not self.takes_checks and policies.waits_for_checks():
+        waits = check is not None and policies.waits_for_checks(entry.check[1])
+        if check is not None and waits and not self.takes_checks:
             arrays = chain.from_iterable(arrays for *_, arrays in recording.log)
             if not (compile_nothing() and check.holds(list(arrays))):
                 _check(entry, check.part, memories)
