@@ -96,6 +96,17 @@ def test_a_layer_and_its_gradient_are_one_operator_each(dtype):
     assert x.grad.dtype is layer.weight.grad.dtype is layer.bias.grad.dtype is dtype
 
 
+def test_without_gradients_the_layer_of_a_vector_is_one_operator():
+    layer = nn.Linear(4, 3)
+    x = torch.randn(4)
+    expected = layer(x).detach()
+    layer.to("jax")
+    with torch.no_grad(), torch_jax.trace_ops() as trace:
+        found = layer(x.to("jax"))
+    assert "aten.linear.default" in str(trace) and "aten.mv" not in str(trace)
+    torch.testing.assert_close(found.cpu(), expected)
+
+
 def test_a_frozen_layer_keeps_no_input():
     weight, x = torch.ones(3, 4, device="jax"), torch.ones(2, 4, device="jax", requires_grad=True)
     kept = []

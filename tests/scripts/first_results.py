@@ -11,7 +11,8 @@ results["lowered"] = [name for name in sys.modules if name.startswith("jaxlib.ml
 x = torch.randn(4, 8, device="jax", requires_grad=True)
 layer = torch.nn.Linear(8, 2, device="jax")
 torch.nn.functional.gelu(torch.nn.functional.layer_norm(layer(x), (2,))).sum().backward()
-heavy = ("torch._dynamo", "jax.experimental.pallas", "jax.extend", "scipy", "optax")
+torch.multinomial(torch.rand(8, device="jax") + torch.randint(1, 3, (8,), device="jax"), 2)
+heavy = ("torch._dynamo", "sympy", "jax.experimental.pallas", "jax.extend", "scipy", "optax")
 results["imported"] = [name for name in heavy if name in sys.modules]
 
 from torch_jax.dispatch import ladder  # noqa: E402

@@ -33,10 +33,10 @@ def linear(input, weight, bias=None) -> torch.Tensor:
 def _is_taken(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     dtype = x.dtype
     return (
-        (_have_gradients(x, weight, bias) or not torch.is_grad_enabled())
+        (_have_gradients(x, weight, bias) if torch.is_grad_enabled() else x.dim() > 0)
         and type(x) in PLAIN_TENSORS
         and type(weight) in PLAIN_TENSORS
-        and weight.dim() == 2 <= x.dim()
+        and weight.dim() == 2
         and weight.dtype is dtype
         and dtype.is_floating_point
         and x.layout is weight.layout is torch.strided
@@ -47,9 +47,10 @@ def _is_taken(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
 
 
 def _have_gradients(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Return whether input and weight have gradients, both, or nothing has."""
+    """Return whether input and weight have gradients, both, or nothing has; of vectors none is."""
     either = weight.requires_grad
-    return x.requires_grad is either and (either or bias is None or not bias.requires_grad)
+    are_alike = x.requires_grad is either and (either or bias is None or not bias.requires_grad)
+    return are_alike and x.dim() > 1
 
 
 def _fits(bias: torch.Tensor, weight: torch.Tensor) -> bool:

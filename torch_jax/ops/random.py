@@ -69,7 +69,7 @@ def draw_key(like, *, key):
     return jax.random.key_data(key)
 
 
-@op("rand", "rand.generator", random=True, drawn_like="size")
+@op("rand", "rand.generator", random=True, drawn_like="size", meta=False)
 def rand(size, *, dtype=None, key):
     """Draw uniform in [0, 1)."""
     dtype = or_float(dtype)
@@ -79,7 +79,7 @@ def rand(size, *, dtype=None, key):
     return _uniform(key, size, dtype)
 
 
-@op("randn", "randn.generator", random=True, drawn_like="size")
+@op("randn", "randn.generator", random=True, drawn_like="size", meta=False)
 def randn(size, *, dtype=None, key):
     """Draw standard normals."""
     return _normal(key, size, or_float(dtype))
@@ -93,7 +93,7 @@ def _randint(low: int, high: int, size, dtype, key):
         raise RuntimeError(f"integers of {dtype} from {low} to {high}")
     if kind == 2:
         _warn_of_gaps({"from": low, "to - 1": high - 1}, limit - 1, dtype)
-    return _integers(key, size, low, high - low)
+    return _integers(key, size, low, high - low).astype(dtype)
 
 
 def _warn_of_gaps(bounds: dict[str, int], whole: int, dtype) -> None:
@@ -107,13 +107,13 @@ def _warn_of_gaps(bounds: dict[str, int], whole: int, dtype) -> None:
             )
 
 
-@op("randint", "randint.generator", random=True, drawn_like="size")
+@op("randint", "randint.generator", random=True, drawn_like="size", meta=False)
 def randint(high, size, *, dtype=np.int64, key):
     """Draw integers in [0, high)."""
     return _randint(0, high, size, dtype or np.int64, key)
 
 
-@op("randint.low", "randint.low_generator", random=True, drawn_like="size")
+@op("randint.low", "randint.low_generator", random=True, drawn_like="size", meta=False)
 def randint_low(low, high, size, *, dtype=np.int64, key):
     """Draw integers in [low, high)."""
     return _randint(low, high, size, dtype or np.int64, key)
@@ -338,22 +338,24 @@ def _check_weights(self, num_samples, replacement=False):
     return ok, message, RuntimeError
 
 
-@op("multinomial", random=True, check=_check_weights)
+@op("multinomial", random=True, check=_check_weights, meta=False)
 def multinomial(self, num_samples, replacement=False, *, key):
     """Draw positions by weight: by the cumulative sum, or without replacement by a race.
 
     In a race of exponential clocks whose rates are the weights, the order of arrival is that of
     drawing without replacement.
     """
+    if self.ndim not in (1, 2) or num_samples < 1:
+        raise ValueError(f"{num_samples} samples of {self.ndim} dims")  # the CPU has the words
     weights = self.astype(opmath(self.dtype))
     if not replacement or num_samples == 1:
         clocks = -jnp.log(_open_unit(key, self.shape, weights.dtype))
         speed = jnp.where(weights > 0, weights / jnp.maximum(clocks, 1e-38), -1)
-        return lax.top_k(speed, num_samples)[1]
+        return lax.top_k(speed, num_samples)[1].astype(np.int64)
     total = jnp.cumsum(weights, -1)
     u = _unit(key, (*self.shape[:-1], num_samples), weights.dtype) * total[..., -1:]
     u = jnp.minimum(u, jnp.nextafter(total[..., -1:], jnp.zeros((), u.dtype)))
-    return search(total, u, right=True)
+    return search(total, u, right=True).astype(np.int64)
 
 
 # ---- randomized leaky relu
