@@ -366,7 +366,7 @@ class Kernel:
                 with costs.measured("check", self.op.name()):
                     transfer.require(ok, message, kind)
             except kind as error:
-                raise refusals.instead_of(error, self.op, args, kwargs) from None
+                raise refusals.of_cpu(self.op, args, kwargs) or error from None
         return (values, arrays[1]) if entry.concrete else values
 
     def _finish(self, entry, arrays, args, kwargs, storages, slots, memories) -> Any:

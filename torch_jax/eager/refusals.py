@@ -64,11 +64,18 @@ def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -
     if isinstance(error, jax.errors.UnexpectedTracerError | tracers.TracedElsewhere):
         return tracers.outlived(f"a tensor of {errors.describe_call(op, args, kwargs)}")
     ours = errors.from_jax(error, op, args, kwargs)
-    theirs = twins.on_cpu(op)
-    if theirs is None or isinstance(ours, torch.OutOfMemoryError):
+    if isinstance(ours, torch.OutOfMemoryError):
         return ours
+    return of_cpu(op, args, kwargs) or ours
+
+
+def of_cpu(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
+    """Return the error that the CPU raises for a call, of the same values; None without one."""
+    theirs = twins.on_cpu(op)
+    if theirs is None:
+        return None
     found = _error(theirs, twins.by_name(theirs, args, kwargs), _copy)
-    return ours if found is None else described(found, op, args, kwargs)
+    return found and described(found, op, args, kwargs)
 
 
 def instead_of_metas(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
