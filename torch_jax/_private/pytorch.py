@@ -309,7 +309,8 @@ def stay_on_this_thread() -> None:
     """Have backward passes run on this thread, if it starts them, as those of CPU tensors do.
 
     A thread of autograd's has its own recorder and blocks, and OpenMP's threads once more: where
-    there are more of them than cores they sleep between kernels, and a step takes a third longer.
+    there are more of them than cores they sleep between kernels. On two cores an eager step of a
+    GPT took an eighth longer, and one of an LSTM 2.6 times as long.
     """
     _set_multithreading_enabled(False)
 

@@ -33,7 +33,7 @@ def linear(input, weight, bias=None) -> torch.Tensor:
 def _is_taken(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     dtype = x.dtype
     return (
-        (_have_gradients(x, weight, bias) if torch.is_grad_enabled() else x.dim() > 0)
+        (_have_gradient(x, weight, bias) if torch.is_grad_enabled() else x.dim() > 0)
         and type(x) in PLAIN_TENSORS
         and type(weight) in PLAIN_TENSORS
         and weight.dim() == 2
@@ -46,8 +46,11 @@ def _is_taken(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
     )
 
 
-def _have_gradients(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Return whether input and weight have gradients, both, or nothing has; of vectors none is."""
+def _have_gradient(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Return whether the gradient of the whole serves a call.
+
+    Input and weight have gradients, both, or nothing has; and the input has rows.
+    """
     either = weight.requires_grad
     are_alike = x.requires_grad is either and (either or bias is None or not bias.requires_grad)
     return are_alike and x.dim() > 1
