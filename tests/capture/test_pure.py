@@ -50,6 +50,24 @@ def test_python_runs_once_and_at_audits():
     assert not function.explain().notes
 
 
+def test_a_copy_that_shares_an_array_is_of_the_tensor_of_each_call():
+    memory, host = torch.zeros(3).to("jax"), torch.zeros(3)
+
+    def copies(x):
+        before, moved, longer = memory.clone(), host.to("jax"), x.clone()
+        memory.copy_(x)
+        longer.resize_(4)
+        return before, moved, longer[:3], x.clone().t(), torch.zeros_like(x).copy_(x)
+
+    function, runs = counted(copies)
+    for call in range(4):
+        host.fill_(call)
+        found = function(ones() * call)
+        assert [one.tolist() for one in found] == [[max(call - 1, 0)] * 3, *[[call] * 3] * 4]
+        assert memory.tolist() == [call] * 3
+    assert len(runs) == 3 and not function.explain().notes
+
+
 def test_one_tensor_given_twice_is_one_kind_of_call():
     function, runs = counted(lambda x, y: x * 2 + y)
     with config.temporarily("jit_check_every", 0):

@@ -40,13 +40,19 @@ def returns_aliases_of_one_result(x, y):
     return z, z.view(-1), z[:, 1]
 
 
+def returns_copies_of_inputs(x, y):
+    before = x.clone()
+    x.copy_(y)
+    return before, y.t().clone(), x + y
+
+
 def resizes_dtype(x, y):
     return x.to(torch.float64), y.to(torch.bfloat16), (x > 0), x.long()
 
 
 EFFECTS = [
     writes_an_input, writes_a_view, returns_inputs_and_views, returns_aliases_of_one_result,
-    resizes_dtype,
+    returns_copies_of_inputs, resizes_dtype,
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.support import executors
 from tests.support.compare import assert_same, to_cpu, to_jax
+from torch_jax.memory.storage import tensors_in
 
 
 def compiled(function: Any, **options: Any) -> Any:
@@ -18,10 +19,17 @@ def compiled(function: Any, **options: Any) -> Any:
 
 
 def check(function: Callable[..., Any], *args: Any, calls: int = 2, **options: Any) -> None:
-    """A function of tensors, on the CPU and compiled: results, written inputs, gradients."""
+    """A function of tensors, on the CPU and compiled: results, written inputs, gradients.
+
+    Floats among the arguments are others at each call.
+    """
     run = compiled(function, **options)
-    for _ in range(calls):
-        theirs, ours = to_cpu(args), to_jax(args)
+    for call in range(calls):
+        theirs = to_cpu(args)
+        for tensor in tensors_in(theirs):
+            if tensor.is_floating_point():
+                tensor.data.mul_(1 - call / 4)
+        ours = to_jax(theirs)
         leaves = [[t for t in side if isinstance(t, torch.Tensor)] for side in (theirs, ours)]
         expected, actual = function(*theirs), run(*ours)
         assert_same(actual, expected)

@@ -45,6 +45,7 @@ class LeftBehind(NamedTuple):
 def describe(observer: Observer, result: list[Any]) -> LeftBehind:
     """Describe a call that has returned ``result[0]``."""
     observer.forget_what_nobody_has()
+    observer.copy_what_it_hands_on()
     leaves, _ = trees.flatten(result[0])
     positions = _connected(observer, leaves)
     connected = [leaves[at] for at in positions]

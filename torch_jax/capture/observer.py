@@ -201,6 +201,17 @@ class Observer(Listener):
 
     # --- the end of the call ----------------------------------------------------------------------
 
+    def copy_what_it_hands_on(self) -> None:
+        """Have the program make the copies that share an array until either is written.
+
+        A later call finds another array.
+        """
+        for memory in self.storages.handed_on():
+            with pytorch.no_dispatch_modes():  # which would take it for a tensor of before
+                whole = storage.wrap(memory.array)
+                copy = torch.ops.torch_jax.copy(whole, whole.dtype)
+            storage.put_back((memory,), (memory.array,), (storage.held_by(copy),))
+
     def keep_out_what_is_wrong(self) -> None:
         """Have what was written be as before where an index was out of range.
 

@@ -110,6 +110,12 @@ class Storages:
         known, source = self._sources.get(id(array), (None, None))
         return source if known is not None and known() is array else Fixed(array)
 
+    def handed_on(self) -> list[Any]:
+        """Return storages with arrays that the call has found in others, and not computed."""
+        written = [one.storage for one in self.met if one.storage.array is not one.old()]
+        made = [one for one in self._made.values() if type(self.source(one.array)) is not Fixed]
+        return [one for one in written + made if type(one.array) is not Node]
+
     def all(self) -> list[Any]:
         """Return the storages that the call has met or made, and that still exist."""
         return [*(one.storage for one in self.met), *self._made.values()]

@@ -227,15 +227,14 @@ def span(size, stride, offset: int) -> int:
 
 def resize(storage: Any, nbytes: int) -> None:
     """Make the storage ``nbytes`` long, keeping its leading bytes; new ones are zero."""
-    old = storage.array
-    if type(old) is Node and nbytes % old.dtype.itemsize == 0:  # by an operator, to be recorded
-        padding = (0, nbytes // old.dtype.itemsize - old.size)
-        new = held_by(torch.constant_pad_nd(wrap(storage.array).view(-1), padding))
+    old: Any = storage.array if type(storage.array) is Node else memory_in(storage)
+    count, rest = divmod(nbytes, old.dtype.itemsize)
+    if not rest:  # by an operator, to be recorded
+        new = held_by(torch.constant_pad_nd(wrap(old).view(-1), (0, count - old.size)))
     else:
         old = memory_in(storage)
         with x64():
-            dtype = old.dtype if nbytes % old.dtype.itemsize == 0 else np.dtype(np.uint8)
-            flat = geometry.bitcast(old.reshape(-1), dtype)[: nbytes // dtype.itemsize]
-            new = jnp.pad(flat, (0, nbytes // dtype.itemsize - flat.size))
+            flat = geometry.bitcast(old.reshape(-1), np.dtype(np.uint8))[:nbytes]
+            new = jnp.pad(flat, (0, nbytes - flat.size))
     if not put_back((storage,), (old,), (new,)):
         resize(storage, nbytes)
