@@ -48,6 +48,20 @@ def _losses(device, wrap, runs=6, dropout=0.0):
     return [step(x, y).item() for _ in range(runs)]
 
 
+def test_results_have_the_default_dtype_of_the_call():
+    x = torch.arange(4).to("jax")
+    for changes in (False, False, True):  # before the operator runs
+        try:
+            with torch_jax.lazy():
+                torch.set_default_dtype(torch.float64)
+                half = x / 2
+                if changes:
+                    torch.set_default_dtype(torch.float32)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert (half.dtype, half.tolist()) == (torch.float64, [0.0, 0.5, 1.0, 1.5])
+
+
 def test_losses_come_before_the_program():
     """Two runs by PyTorch's kernels, whose first has the CPU's bits; one program for the others."""
     with counted() as did:

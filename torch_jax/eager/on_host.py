@@ -27,14 +27,17 @@ class OnHost:
         self.fits = False  # whether results have had the forms of the entry's: after the first call
         self._sig, self._placed, self._run = sig, entry.placed, run
         self._outputs, self._written, self._words = entry.outputs, entry.slots, entry.words
+        self._default = torch.get_default_dtype()  # which floats made of integers have
 
     def __call__(self, memories: list[Any], forms: Iterable[Any]) -> list[torch.Tensor] | None:
-        """Return the new memories, as CPU tensors; None where the CPU has no such kernel.
+        """Return the new memories, as CPU tensors; None where no CPU kernel gives these forms.
 
         To be called within ``pytorch.kernels_alone()``, with the aval, shape and dtype of each
         result. Operands are CPU tensors, Python's numbers, and integers as NumPy's arrays; those
         that are written are the operator's own.
         """
+        if torch.get_default_dtype() is not self._default:
+            return None
         kinds = self._sig.by_name
         args, kwargs = self._sig.split(
             {n: _filled(kinds.get(n), one, memories) for n, one in self._placed.items()}
