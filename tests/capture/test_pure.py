@@ -68,6 +68,21 @@ def test_a_copy_that_shares_an_array_is_of_the_tensor_of_each_call():
     assert len(runs) == 3 and not function.explain().notes
 
 
+@pytest.mark.parametrize("outside", [False, True])
+def test_inference_tensors_are_those_of_the_function(outside):
+    def mixed(x):
+        with torch.inference_mode():
+            doubled = x * 2
+        with torch.inference_mode(False):
+            return doubled, doubled[0], x.view(-1), x * 3, x.sum().view(1)
+
+    x, function = ones(2, 3), pure(mixed)
+    with config.temporarily("jit_check_every", 0), torch.inference_mode(outside):
+        found = [[one.is_inference() for one in run(x)] for run in (mixed, *[function] * 2)]
+    assert found == [[True, True, False, False, False]] * 3
+    assert_skipped(function)
+
+
 def test_one_tensor_given_twice_is_one_kind_of_call():
     function, runs = counted(lambda x, y: x * 2 + y)
     with config.temporarily("jit_check_every", 0):

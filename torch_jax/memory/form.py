@@ -19,7 +19,7 @@ _set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 
 
 class Form(NamedTuple):
-    """The dtype and geometry of a tensor over its storage."""
+    """The dtype and geometry of a tensor over its storage; whether it is an inference tensor."""
 
     dtype: torch.dtype
     size: tuple[int, ...]
@@ -27,21 +27,29 @@ class Form(NamedTuple):
     offset: int
     conj: bool
     neg: bool
+    inference: bool
 
     @staticmethod
     def of(tensor: torch.Tensor) -> Form:
         """Return the form of a tensor."""
         return Form(
             tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()),
-            tensor.is_conj(), tensor.is_neg(),
+            tensor.is_conj(), tensor.is_neg(), tensor.is_inference(),
         )  # fmt: skip
 
     def over(self, memory: Any) -> torch.Tensor:
         """Return a new tensor of this form over a storage."""
+        if not self.is_of_mode():
+            with torch.inference_mode(self.inference):
+                return self.over(memory)
         tensor = pytorch.create_empty_tensor((0,), self.dtype)
         _set_storage(pytorch.META_KEYS, tensor, memory, self.offset, self.size, self.stride)
         tensor = torch._conj(tensor) if self.conj else tensor
         return torch._neg_view(tensor) if self.neg else tensor
+
+    def is_of_mode(self) -> bool:
+        """Return whether tensors that are made now are inference tensors where this one is."""
+        return self.inference == torch.is_inference_mode_enabled()
 
 
 class NewTensor(NamedTuple):
@@ -58,7 +66,8 @@ class NewTensor(NamedTuple):
         """Return the leaf of a tensor of the trace, whose memory is an output."""
         form = Form.of(tensor)
         whole = storage.is_whole(tensor, storage.held_by(tensor)) and tensor.numel() > 0
-        return NewTensor(output, form, whole and not (form.conj or form.neg), number)
+        is_plain = form.is_of_mode() and not (form.conj or form.neg)
+        return NewTensor(output, form, whole and is_plain, number)
 
     def build(self, outputs: Sequence[Any], storages: dict[int, Any]) -> torch.Tensor:
         """Return the tensor of one call; fill ``storages``, by output: tensors may share one."""
