@@ -144,7 +144,7 @@ def trace(function, *memories):
     def program(*memories):
         return transfer.value_of(function(*(wrap(m, torch.float32) for m in memories)))
 
-    with jax.enable_x64(True), torch.autograd.set_multithreading_enabled(False):
+    with jax.enable_x64(True):
         return jax.make_jaxpr(program)(*memories)
 
 

@@ -34,10 +34,9 @@ def mapped(x):
 def gradient(function):
     def call(x):
         x = x.detach().requires_grad_()
-        with torch.autograd.set_multithreading_enabled(False):
-            results = pytree.tree_leaves(function(x))
-            total = sum(r.sum() for r in results if r.is_floating_point())
-            return torch.autograd.grad(total, x)[0]
+        results = pytree.tree_leaves(function(x))
+        total = sum(r.sum() for r in results if r.is_floating_point())
+        return torch.autograd.grad(total, x)[0]
 
     return call
 

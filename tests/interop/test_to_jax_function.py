@@ -373,7 +373,7 @@ def test_the_thread_is_left_as_it_was():
         with pytest.raises(KeyError, match="mine"):
             wrap(to_jax_function(fails))(jnp.ones(2), rng=jax.random.key(0))
     assert torch.equal(state, torch.jax.get_rng_state()) and torch.is_grad_enabled()
-    assert torch.rand(2).device.type == "cpu"
+    assert torch.rand(2).device.type == "cpu" and torch.autograd.is_multithreading_enabled()
 
 
 # --- randomness -----------------------------------------------------------------------------------

@@ -302,19 +302,6 @@ def no_autocast() -> Any:
     return _exclude_keys(AUTOCAST_KEYS)
 
 
-_set_multithreading_enabled = _lookup("_C._set_multithreading_enabled")
-
-
-def stay_on_this_thread() -> None:
-    """Have backward passes run on this thread, if it starts them, as those of CPU tensors do.
-
-    A thread of autograd's has its own recorder and blocks, and OpenMP's threads once more: where
-    there are more of them than cores they sleep between kernels. On two cores an eager step of a
-    GPT took an eighth longer, and one of an LSTM 2.6 times as long.
-    """
-    _set_multithreading_enabled(False)
-
-
 context_decorator = _lookup("utils._contextlib.context_decorator")
 
 # The keys of PyTorch's composites, in the order in which its dispatcher prefers them.

@@ -66,7 +66,6 @@ class Scopes:
         with _lock:
             self._by_frame.setdefault(scope.frame, []).append(scope)
             self._open += 1
-        pytorch.stay_on_this_thread()
 
     def leave(self, value: Any = None) -> None:
         """Close the scope of ``value`` that the frame above the caller opened."""

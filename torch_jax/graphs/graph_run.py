@@ -131,7 +131,6 @@ class HostConstants(pytorch.OperatorMode):
 def running(run: GraphRun, autograd: bool = False) -> Iterator[None]:
     """Run a graph, or a function that may differentiate, out of sight of modes, in this context."""
     before, ACTIVE.tracer = ACTIVE.tracer, run
-    pytorch.stay_on_this_thread()
     level: Any = nullcontext() if autograd else pytorch.below_autograd()
     try:
         with pytorch.no_dispatch_modes(), level, _DEVICE, run.watching_inside():

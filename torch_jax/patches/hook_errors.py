@@ -98,15 +98,13 @@ def _raise_noted(engine: Any) -> Any:
             try:
                 pytorch.carry(_KEY, noted)
                 _begin(noted)
-                if not backward.AROUND:
-                    return super().run_backward(*args, **kwargs)
                 with backward.around():
                     return super().run_backward(*args, **kwargs)
             except SystemError:  # the engine failed, and its error has been taken away
                 errors = _errors_of(noted)
                 if not errors:
                     raise
-                raise errors[0] from None
+                raise errors.pop(0) from None  # the frame keeps none: errors keep the frame
             except RuntimeError as error:
                 if _NO_STREAM in str(error):
                     raise RuntimeError(_ONE_ACCELERATOR) from error

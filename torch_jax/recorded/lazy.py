@@ -107,10 +107,10 @@ def _recording(mode: str, listener: Listener = SILENT) -> Iterator[None]:
     assert recorder is not None
     recorder.listener = listener
     try:
-        _record_with(recorder)
+        ACTIVE.recorder = recorder
         yield
     finally:
-        _record_with(_own.outside)  # which may have become another, within the block
+        ACTIVE.recorder = _own.outside  # which may have become another, within the block
         try:
             recorder.flush()
         finally:
@@ -127,19 +127,13 @@ def is_recording() -> bool:
 def outside(recorder: Recorder) -> Iterator[None]:
     """Record what this thread calls outside of other blocks."""
     before, _own.outside = _own.outside, recorder
-    _record_with(recorder)
+    ACTIVE.recorder = recorder
     try:
         yield
         recorder.flush()
     finally:
         _own.outside = before
-        _record_with(before)
-
-
-def _record_with(recorder: Recorder | None) -> None:
-    """Have this thread record, or run eagerly, its backward passes too."""
-    pytorch.stay_on_this_thread()
-    ACTIVE.recorder = recorder
+        ACTIVE.recorder = before
 
 
 def sync(wait: bool = False) -> None:
@@ -190,6 +184,6 @@ def _follow(mode: str) -> None:
     """Run operators of this thread as a mode says."""
     before, _own.outside = _own.outside, _own.by_mode[mode]
     if ACTIVE.__dict__.get("recorder") is before:  # else this is a block's: it goes on
-        _record_with(_own.outside)
+        ACTIVE.recorder = _own.outside
     if before is not None:
         before.flush()
