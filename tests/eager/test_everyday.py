@@ -230,6 +230,8 @@ def test_mixing_devices_is_refused_as_pytorch_does():
     for operation in (torch.add, torch.mm, torch.minimum):
         with pytest.raises(RuntimeError, match="same device.*jax:0 and cpu"):
             operation(x, torch.ones(2, 2))
+        with pytest.raises(RuntimeError, match="same device.*jax:0 and cpu"):
+            operation(torch.ones(2, 2), torch.ones(2, 2), out=x)
     assert (x * torch.tensor(2.0)).tolist() == [[2.0, 2.0], [2.0, 2.0]]  # zero-dim is allowed
 
 

@@ -17,7 +17,7 @@ from torch_jax.dispatch.storage_kernels import copy_, resize_
 from torch_jax.eager import refusals
 from torch_jax.eager.meta import infer
 from torch_jax.eager.variants import is_mutated, is_out_argument, table_name
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory.storage import is_jax, tensors_in
 
 # Operators that resize an output with elements without the usual warning.
 RESIZED_SILENTLY = frozenset(
@@ -49,6 +49,7 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         refusals.check_memory(op, args, kwargs)
         outs = {name: kwargs.pop(name) for name in names}
+        _refuse_host(op, args, kwargs)
         first, given = outs[names[0]], dict(kwargs)
         for choice in choices:  # sums are taken in the output's dtype, factories run on its device
             if kwargs.get(choice) is None:
@@ -73,6 +74,14 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
         return first if len(outs) == 1 else tuple(outs.values())
 
     return call
+
+
+def _refuse_host(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Raise where all inputs are CPU tensors: the CPU would compute, without a word."""
+    inputs = list(tensors_in((args, kwargs)))
+    if not any(map(is_jax, inputs)):
+        for tensor in filter(torch.Tensor.dim, inputs):
+            raise errors.same_device(op, tensor)
 
 
 def _refuse_dtypes(
