@@ -44,8 +44,10 @@ class Row(NamedTuple):
 
 ROWS = {
     "resnet": Row("ResNet, training step with SGD", RESNET, JIT, {TORCH: 1.0}),
+    "resnet-eager": Row("ResNet, training step with SGD", RESNET, EAGER, {TORCH: 1.05}),
     "resnet-inference": Row("ResNet, inference", RESNET, JIT, {TORCH: 0.7}, trains=False),
     "gpt": Row("GPT, training step with AdamW", GPT, JIT, {TORCH: 0.95, BARE: 0.75}),
+    "gpt-eager": Row("GPT, training step with AdamW", GPT, EAGER, {TORCH: 1.05}),
     "gpt-compile": Row("GPT, training step with AdamW", GPT, COMPILED, {BARE: 0.78}),
     "gpt-inference": Row("GPT, inference", GPT, JIT, {TORCH: 0.8, BARE: 0.95}, trains=False),
     "bf16": Row("GPT, bfloat16 autocast, training step", HALF_GPT, JIT, {TORCH: 0.7}),

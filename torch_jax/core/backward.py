@@ -20,8 +20,7 @@ def around() -> AbstractContextManager[Any]:
     It runs on this thread, as those of CPU tensors do. A thread of autograd's has its own recorder
     and blocks, and OpenMP's threads once more: where there are more of them than cores they sleep
     between kernels. On two cores an eager step of a GPT took an eighth longer, and one of an LSTM
-    2.6 times as long. What a thread sets for good does not last: ``torch.inference_mode`` sets it
-    back.
+    2.6 times as long. The flag is set for each pass: ``torch.inference_mode`` sets it back.
     """
     here = torch.autograd.set_multithreading_enabled(False)
     if not AROUND:
