@@ -19,6 +19,7 @@ from benchmarks import modes
 from torch_jax.memory import transfer
 
 LEAST_ROUNDS = 5
+SECONDS_UNTIL_THREADS_SLEEP = 0.04
 ROWS: list[dict[str, Any]] = []  # the ratios that the benchmark under way has found
 
 
@@ -47,9 +48,10 @@ def sample(
     """Seconds per call of each contender in each of ``rounds`` alternating blocks of ``calls``.
 
     Every contender settles first, for ``warm_up`` seconds: :func:`benchmarks.modes.settle`. Each
-    round has its own order, so that none always comes after the same other, whose threads may
-    still spin and whose memory fills the caches. After so many ``seconds`` no round begins, unless
-    there were very few.
+    round has its own order, so that none always comes after the same other, whose memory fills the
+    caches. The first calls of a block are not timed: after PyTorch's last kernel OpenMP's threads
+    spin for up to 20 ms, on cores that the next contender needs. After so many ``seconds`` no round
+    begins, unless there were very few.
     """
     found = {name: modes.settle(call, warm_up) for name, call in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -60,6 +62,9 @@ def sample(
             break
         shuffle(order)
         for name, function in order:
+            end_of_others = time.perf_counter() + SECONDS_UNTIL_THREADS_SLEEP
+            while time.perf_counter() < end_of_others:
+                function()
             start = time.perf_counter()
             for _ in range(calls):
                 function()
