@@ -19,7 +19,8 @@ def test_every_benchmark_can_be_run_by_name(name):
     assert callable(importlib.import_module(f"benchmarks.{name}").run)
 
 
-def test_contenders_alternate_after_a_few_calls_each():
+def test_contenders_alternate_after_a_few_calls_each(monkeypatch):
+    monkeypatch.setattr(timing, "SECONDS_UNTIL_THREADS_SLEEP", 0.0)
     order: list[str] = []
     contenders = {name: lambda name=name: order.append(name) for name in "ab"}
     samples = timing.sample(contenders, calls=2, rounds=8)

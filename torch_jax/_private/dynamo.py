@@ -8,10 +8,12 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+
+from torch_jax._private import pytorch
 
 
 class _Stances:
@@ -157,9 +159,16 @@ def tensor_guards(tensors: list[Any]) -> Callable[..., bool]:
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     kind = getattr(guards, "TensorGuards", None)
     if kind is not None and tensors:
-        return kind(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        with pytorch.no_dispatch_modes():  # a mode would count among the properties of tensors
+            check = kind(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        return lambda *now: check(*now) or _fit_without_modes(check, now)
     forms = list(map(_form, tensors))
     return lambda *now: all(_form(t) == form for t, form in zip(now, forms, strict=True))
+
+
+def _fit_without_modes(check: Callable[..., bool], tensors: Sequence[Any]) -> bool:
+    with pytorch.no_dispatch_modes():
+        return check(*tensors)
 
 
 def _form(tensor: Any) -> tuple:
