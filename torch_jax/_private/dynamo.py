@@ -167,6 +167,8 @@ def tensor_guards(tensors: list[Any]) -> Callable[..., bool]:
 
 
 def _fit_without_modes(check: Callable[..., bool], tensors: Sequence[Any]) -> bool:
+    if not pytorch.dispatch_modes():
+        return False
     with pytorch.no_dispatch_modes():
         return check(*tensors)
 

@@ -172,7 +172,7 @@ def install() -> None:
 def _begin() -> Recorder | None:
     """Return the recorder of the calling thread, which uses the device for the first time.
 
-    Threads of autograd's run operators of other threads' backward passes, and never record.
+    Autograd's threads run operators of other threads' backward passes, and never record.
     """
     if pytorch.current_graph_task() != -1:
         return None
