@@ -280,7 +280,7 @@ def test_exponentials_of_all_sizes():
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16, torch.int64], ids=str)
 def test_cross(dtype):
-    a = (10 * torch.randn(4, 3)).to(dtype)
+    a = (2 * torch.randn(4, 3)).to(dtype)  # a row times itself leaves the rounding of products
     check(L.cross, a, a.flip(0))
     check(L.cross, a.mT, a.mT.flip(0), dim=0)
     check(L.cross, a, a[:1])

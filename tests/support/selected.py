@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 from _pytest.doctest import DoctestModule
 from xdist.scheduler import LoadGroupScheduling
 
@@ -55,6 +56,12 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     if is_of_the_package and file_path.name != "__main__.py":  # which an import would run
         return DoctestModule.from_parent(parent, path=file_path)
     return None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def names_of_examples(doctest_namespace: dict[str, object]) -> None:
+    """Let examples in docstrings say ``torch``, also where their module does not import it."""
+    doctest_namespace["torch"] = torch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
