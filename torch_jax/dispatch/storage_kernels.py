@@ -115,7 +115,7 @@ def _garbage(dtype: torch.dtype) -> Any:
 
 
 def _new_zeros(size, stride, dtype: torch.dtype) -> torch.Tensor:
-    if shared.is_here():
+    if shared.holds_new():
         return shared.taken(_cpu_empty(size, stride, dtype=dtype, device=_CPU).zero_())
     order = geometry.memory_order(size, stride)
     if order is None:

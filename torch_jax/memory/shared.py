@@ -58,9 +58,12 @@ forks.listeners.append(SETTING.forget)
 
 def is_here() -> bool:
     """Return whether an operator that is called now runs by PyTorch's kernel, operands allowing."""
-    return (
-        ACTIVE.recorder is None and ACTIVE.tracer is None and SETTING.by_torch and _outside_traces()
-    )
+    return ACTIVE.recorder is None and holds_new()
+
+
+def holds_new() -> bool:
+    """Return whether new memory may be PyTorch's own; a recording is given it as an array."""
+    return ACTIVE.tracer is None and SETTING.by_torch and _outside_traces()
 
 
 # --- tensors of the device as CPU tensors ---------------------------------------------------------
