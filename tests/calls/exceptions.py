@@ -21,6 +21,16 @@ class Exempt(NamedTuple):
 
 EXCEPTIONS: tuple[Exempt, ...] = (
     Exempt(
+        "of no elements oneDNN gives a result where the CPU's own kernel refuses the sizes",
+        r"F\.conv_transpose\dd\(",
+        r"jax raises RuntimeError: Given input size per channel: .* Output size is too small",
+    ),
+    Exempt(
+        "of a product of no matrices the CPU compares no dtypes",
+        r"matmul\(.*=T\(\(0, ",
+        r"jax raises RuntimeError: expected scalar type",
+    ),
+    Exempt(
         "of a window in the padding alone the CPU names a place outside, and sends gradients there",
         r"F\.max_pool\dd\(.*padding=.*dilation=.*return_indices=True",
         r"Tensor-likes are not (equal|close)",
