@@ -63,6 +63,11 @@ WHOLE: dict[str, tuple[Option, ...]] = {
             "the scheduler for concurrency costs a training step 5 to 15 % on few cores",
         ),
         Option(
+            "xla_cpu_copy_insertion_use_region_analysis",
+            True,
+            "TODO",
+        ),
+        Option(
             "xla_disable_hlo_passes",
             "cse_barrier_expander",
             "this pass takes optimization barriers out before XLA merges equal computations: what "

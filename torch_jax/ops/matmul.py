@@ -112,10 +112,21 @@ def linear_backward(self, grad_output, weight, output_mask):
     of_input, of_weight, of_bias = output_mask
     found = (
         _rounded(grad_output, weight, ((last,), (0,))) if of_input else None,
-        _rounded(grad_output, self, (rows, rows)) if of_weight else None,
+        _sum_of_rows(grad_output, self) if of_weight else None,
         sum_dim(grad_output, rows) if of_bias else None,
     )
     return tuple(None if one is None else one.astype(grad_output.dtype) for one in found)
+
+
+def _sum_of_rows(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return the sum of the rows' outer products; for the compiler of CPUs as one of matrices.
+
+    It transposes the memory of operands that are summed over two dims.
+    """
+    if target.on_cpu():
+        a, b = (x.reshape(-1, x.shape[-1]) for x in (a, b))
+    rows = (*range(a.ndim - 1),)
+    return _rounded(a, b, (rows, rows))
 
 
 @op("addbmm", static=_SCALARS, products=True)
