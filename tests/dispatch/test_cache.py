@@ -80,8 +80,8 @@ def test_one_bound_over_all_entries(monkeypatch):
 @pytest.mark.usefixtures("eager_by_xla")
 def test_entries_go_before_memory_maps_run_out(monkeypatch):
     """XLA's programs for the CPU take maps, and a process without any left would end."""
-    limit = bound._maps() + 1  # one more program is too much
-    monkeypatch.setattr(bound, "_most_maps", lambda: limit)
+    limit = bound._share_of_maps() * 1.0001  # one more program is too much
+    monkeypatch.setattr(bound, "SHARE_OF_MEMORY_MAPS", limit)
     monkeypatch.setattr(bound, "ENTRIES_BETWEEN_LOOKS_AT_MAPS", 4)
     counts = []
     for n in range(1, 40):

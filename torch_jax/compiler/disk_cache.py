@@ -129,7 +129,6 @@ def _leave(cache: _Cache) -> None:
 @functools.cache
 def _machine() -> str:
     """Return the machine's CPU, by its flags: machines may share a home directory."""
-    flags = ""
     try:
         with open("/proc/cpuinfo") as lines:
             flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -18,8 +18,9 @@ import torch
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import errors
 from torch_jax.dispatch import cpu
-from torch_jax.dispatch.storage_kernels import entering, kernel
+from torch_jax.dispatch.storage_kernels import kernel
 from torch_jax.eager import variants
+from torch_jax.eager.variants import entering
 
 _COO = "SparsePrivateUse1"
 _COMPRESSED = "SparseCsrPrivateUse1"

@@ -24,6 +24,7 @@ from torch_jax.core.costs import TRAFFIC
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.eager import refusals, variants
+from torch_jax.eager.variants import entering
 from torch_jax.memory import dtypes, geometry, parts, sharding, shared, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage, wrap
 
@@ -36,19 +37,6 @@ _meta_as_strided = torch.ops.aten.as_strided.default.redispatch
 
 # Operators that only copy elements within the device, as PyTorch's own kernels do.
 COPIES = frozenset(("clone", "_local_scalar_dense"))
-
-
-def entering(table: dict[str, Callable[..., Any]]) -> Callable[..., Callable[[Callable], Callable]]:
-    """Return a decorator that enters a function in a table, under ATen overload names."""
-
-    def under(*names: str) -> Callable[[Callable], Callable]:
-        def enter(function: Callable) -> Callable:
-            table.update(dict.fromkeys(names, function))
-            return function
-
-        return enter
-
-    return under
 
 
 KERNELS: dict[str, Callable[..., Any]] = {}

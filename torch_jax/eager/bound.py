@@ -7,7 +7,6 @@ for the CPU take up to fifty each, and a process that has none for the next ends
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
 from typing import Any
@@ -44,14 +43,11 @@ def names() -> list[str]:
 
 
 def make_room(kernel: Any, most: int) -> None:
-    """Drop entries if one more, which a kernel is about to make, would be too many.
-
-    More than ``most`` are, and half of those that have taken too many memory maps.
-    """
+    """Drop entries if one more, which a kernel is about to make, would be too many."""
     global _count
     _kernels.add(kernel)
     is_time = _count % ENTRIES_BETWEEN_LOOKS_AT_MAPS == ENTRIES_BETWEEN_LOOKS_AT_MAPS - 1
-    is_crowded = is_time and _maps() > _most_maps()
+    is_crowded = is_time and _share_of_maps() > SHARE_OF_MEMORY_MAPS
     if is_crowded or _count >= most:
         _count = _drop_idle(list(_kernels), min(_count, most) // 2)
     if is_crowded:
@@ -59,22 +55,13 @@ def make_room(kernel: Any, most: int) -> None:
     _count += 1
 
 
-def _maps() -> int:
-    """Return how many memory maps the process has; 0 where the system does not say."""
+def _share_of_maps() -> float:
+    """Return the part of its memory maps that the process has; 0 where the system does not say."""
     try:
-        with open("/proc/self/maps", "rb") as maps:
-            return sum(1 for _ in maps)
+        with open("/proc/self/maps", "rb") as maps, open("/proc/sys/vm/max_map_count") as most:
+            return sum(1 for _ in maps) / int(most.read())
     except OSError:
-        return 0
-
-
-@functools.cache
-def _most_maps() -> float:
-    try:
-        with open("/proc/sys/vm/max_map_count") as most:
-            return int(most.read()) * SHARE_OF_MEMORY_MAPS
-    except OSError:
-        return float("inf")
+        return 0.0
 
 
 def drop(kernel: Any, key: tuple) -> None:

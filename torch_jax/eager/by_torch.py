@@ -76,9 +76,7 @@ def _functional(op: Any, by_xla: Call, run: Call) -> Call:
 
 
 def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
-    at = [sig.names.index(name) for name in sig.writes]
-    lists = [i for i in at if sig.by_name[sig.names[i]] == TENSORS]
-    counts = op._schema.name.startswith("aten::_foreach_")
+    lists = counted_lists(op, sig)
     uncast, tally = pytorch.without_autocast_of_cpu(run), bound.Tally(op.name())
 
     def compute(given: tuple[list[Any], dict[str, Any]]) -> Any:
@@ -101,9 +99,8 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
         if result is Elsewhere:
             return by_xla(*args, **kwargs)
         tally.uses += 1
-        if counts:
-            for i in lists:
-                count_writes(args[i])
+        for at in lists:
+            count_writes(args[at])
         results = [result] if len(sig.returns) == 1 else list(result or ())
         pairs = zip(sig.returns, results, strict=False)
         found = [_taken(new) if name is None else given[name] for name, new in pairs]
@@ -119,13 +116,17 @@ def by_xla_or_at_once(op: Any, call: Call, by_xla: Call, args: tuple, kwargs: di
         return by_xla(*args, **kwargs)
     with unrecorded():
         result = call(*args, **kwargs)
-    if isinstance(result, torch.Tensor):
-        is_on_host = result.device.type == "cpu"
-    else:
-        is_on_host = isinstance(result, int | float | complex)
-    if is_on_host:
+    is_number = isinstance(result, int | float | complex)
+    if is_number or (isinstance(result, torch.Tensor) and result.device.type == "cpu"):
         recorder.look()
     return result
+
+
+def counted_lists(op: Any, sig: Signature) -> list[int]:
+    """Return the places of written lists; PyTorch itself counts the writes to single tensors."""
+    lists = [at for at, name in enumerate(sig.names) if sig.by_name[name] == TENSORS]
+    is_foreach = op._schema.name.startswith("aten::_foreach_")
+    return [at for at in lists if is_foreach and sig.names[at] in sig.writes]
 
 
 def count_writes(tensors: list[torch.Tensor]) -> None:
@@ -163,8 +164,7 @@ def _taken(result: Any) -> Any:
     if isinstance(result, torch.Tensor):
         return taken(result)
     if isinstance(result, list | tuple):
-        found = [*map(_taken, result)]
-        return tuple(found) if isinstance(result, tuple) else found
+        return (tuple if isinstance(result, tuple) else list)(map(_taken, result))
     return result
 
 

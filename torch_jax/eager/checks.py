@@ -97,7 +97,6 @@ def operands(op: Any) -> set[str]:
     """Return the names of two operands, of which either may be a number, if an overload has such.
 
     PyTorch makes a tensor of the number, and reads only its type, which is part of an entry's key.
-    They are the most frequent numbers. A test calls the CPU kernels of their operators.
     """
     both = {"self", "other"}
     return both if both <= {a.name for a in op._schema.arguments} else set()

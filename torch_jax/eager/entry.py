@@ -12,6 +12,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -61,18 +62,11 @@ class Compiled:
         return self.call if jax_core.is_outside_traces() else self.plain
 
 
-class Untraced:
-    """A function that runs outside ``jax.jit``, in the form of :class:`Compiled`."""
-
-    def __init__(self, function: Callable[..., Any]):
-        self.call = self.plain = self.here = function
-
-
 @dataclasses.dataclass(slots=True, eq=False)
 class Entry:
     """A compiled call."""
 
-    run: Compiled | Untraced
+    run: Any  # Compiled; where it is ``concrete``, a function in that form
     outputs: list[Any]  # Output, Value, None (no tensor) or a list of them; filled by the trace
     slots: tuple[int, ...]  # the memories that are written, in the order of the arrays returned
     concrete: bool  # ran without jit: the shapes depend on values, and ``run`` returns outputs too
@@ -219,8 +213,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     key_slot = placed.pop("generator")
     draws = lowering.random and (not lowering.drawn_if or bool(placed.get(lowering.drawn_if)))
     outputs: list[Any] = []
-    names = [name for name in sig.writes if placed.get(name) is not None]
-    targets = [view for name in names for view in _views(placed[name])]
+    targets = _views([placed.get(name) for name in sig.writes])
     written = sorted({view.slot for view in targets})
     default = dtypes.to_jax(torch.get_default_dtype())
     check = lowering.check
@@ -284,7 +277,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
 
     # of its programs in profiles; equal programs of one name are one entry of the cache on disk
     run.__name__ = f"{op.namespace}.{op._opname.rstrip('_')}"
-    function = Untraced(run) if concrete else Compiled(run)
+    function = SimpleNamespace(call=run, plain=run, here=run) if concrete else Compiled(run)
     error = message if check else None
     return Entry(
         function,
@@ -311,13 +304,13 @@ def _makes(op: Any) -> bool:
 
 
 def _views(placed: Any) -> list[View]:
-    return [placed] if isinstance(placed, View) else [v for v in placed if v is not None]
+    leaves = jax.tree.leaves(placed, is_leaf=lambda one: isinstance(one, View))
+    return [one for one in leaves if isinstance(one, View)]
 
 
 def _reader(placed: dict[str, Any]) -> Callable[[list[Any]], Callable[[View], Any]]:
     """Return a reader for a function outside ``jax.jit``: one compiled program reads the views."""
-    leaves = jax.tree.leaves(placed, is_leaf=lambda one: isinstance(one, View))
-    views = [one for one in leaves if isinstance(one, View)]
+    views = _views(placed)
 
     def read(*memories: Any) -> list[jax.Array]:
         return [view.read(list(memories)) for view in views]
@@ -407,26 +400,21 @@ def emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
     if not hasattr(result, "dtype"):
         return Value(result)
     if spec is None:
-        arrays.append(_on_device(result))
         stride = geometry.row_major(result.shape) if 0 in result.shape else None
-        return Output(result.shape, stride, dtypes.to_torch(result.dtype))
-    if tuple(result.shape) != spec.size:
+        spec = Output(result.shape, stride, dtypes.to_torch(result.dtype))
+    elif tuple(result.shape) != spec.size:
         raise RuntimeError(
             f"{op} gives shape {tuple(result.shape)} where PyTorch says {spec.size}, which is a "
             "fault of torch_jax: run it on the CPU, and report it please"
         )
-    result = promotion.convert(result, dtypes.to_jax(spec.dtype))
-    if spec.stride is not None and result.size:
-        result = result.transpose(geometry.memory_order(spec.size, spec.stride))
-    arrays.append(_on_device(result))
+    else:
+        result = promotion.convert(result, dtypes.to_jax(spec.dtype))
+        if spec.stride is not None and result.size:
+            result = result.transpose(geometry.memory_order(spec.size, spec.stride))
+    if not isinstance(result, jax.Array):  # but NumPy's
+        result = jax.device_put(np.asarray(result, order="C"))
+    arrays.append(result)
     return spec
-
-
-def _on_device(result: Any) -> jax.Array:
-    """Return a result of NumPy's as a device array, others unchanged."""
-    return (
-        result if isinstance(result, jax.Array) else jax.device_put(np.asarray(result, order="C"))
-    )
 
 
 def _in_order(result: InOrder, spec: Output | None) -> Output:

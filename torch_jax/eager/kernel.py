@@ -10,7 +10,7 @@ miss PyTorch's own meta function checks the arguments, and describes the outputs
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -52,9 +52,7 @@ class Kernel:
         self.functional = functional
         self.op, self.lowering, self.signature = op, lowering, sig
         self._head = with_dtype if lowering.products else _default_dtype
-        # PyTorch counts writes to single tensors; those of _foreach_ its CPU kernels count
-        counts = op._schema.name.startswith("aten::_foreach_")
-        self._lists_written = [n for n in sig.writes if counts and sig.by_name[n] == TENSORS]
+        self._lists_written = by_torch.counted_lists(op, sig)
         self.cache: dict[tuple, Entry] = {}
         self.on_cpu: Callable[..., Any] | None = None  # PyTorch's kernel of the operator, if any
         self.call = self.served = self._make_call()  # by XLA; and the dispatcher's
@@ -355,8 +353,7 @@ class Kernel:
         """Return an entry's results without the flag of its check; raise where that is false."""
         if not entry.check:  # empty where the trace has shown that the check holds
             return arrays
-        values = arrays[0] if entry.concrete else arrays
-        *values, ok = values
+        *values, ok = arrays[0] if entry.concrete else arrays
         message, kind = entry.check
         if tracers.is_traced(ok):  # no value yet: the tracer's owner raises after the run
             if ACTIVE.tracer is not None:
@@ -381,8 +378,8 @@ class Kernel:
             written = [owner[slot] for slot in entry.slots]
             if not storage.put_back(written, [memories[slot] for slot in entry.slots], arrays):
                 raise tracers.TracedElsewhere  # another thread has written or traced meanwhile
-            for name in self._lists_written:
-                by_torch.count_writes(args[self.signature.names.index(name)])
+            for at in self._lists_written:
+                by_torch.count_writes(args[at])
         return self.signature.returned(fresh, self.signature.named(args, kwargs))
 
 
@@ -446,15 +443,14 @@ def _resolve(value: Any) -> Any:
     return value.resolve_conj().resolve_neg() if _is_lazy(value) else value
 
 
-class _OneNumber:
+class _OneNumber(NamedTuple):
     """A number in place of a storage: it replaces a list of equal ones, as one input.
 
     Optimizers give a list of the same number for all parameters. As that many inputs they would
     give each parameter's update a kernel of its own, to be compiled by itself.
     """
 
-    def __init__(self, number: Any):
-        self.array = number
+    array: Any
 
 
 def _repeated(storages: list) -> int:
@@ -478,15 +474,10 @@ def _shared(memories: list, storages: list) -> tuple[list, tuple[int, ...]]:
     known_by_id = [id(held) for held in storages if held is not None]
     if len(set(known_by_id)) == len(known_by_id):
         return memories, tuple(range(len(memories)))
-    seen: dict[int, int] = {}
-    unique: list[Any] = []
+    first: dict[int, int] = {}
+    unique: dict[int, Any] = {}
     slots = []
-    for memory, held in zip(memories, storages, strict=True):
-        known = None if held is None else seen.get(id(held))
-        if known is None:
-            known = len(unique)
-            unique.append(memory)
-            if held is not None:
-                seen[id(held)] = known
-        slots.append(known)
-    return unique, tuple(slots)
+    for at, (memory, held) in enumerate(zip(memories, storages, strict=True)):
+        slots.append(first.setdefault(~at if held is None else id(held), len(first)))
+        unique.setdefault(slots[-1], memory)
+    return list(unique.values()), tuple(slots)

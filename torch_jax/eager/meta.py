@@ -67,14 +67,10 @@ def _explained(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -
     found = refusals.instead_of_metas(op, args, kwargs)
     if found is not None:
         return found
-    odd = isinstance(error, ZeroDivisionError | AssertionError | ValueError)
-    return RuntimeError(str(error)) if odd and _from_python(error) else error
-
-
-def _from_python(error: Exception) -> bool:
-    """Return whether a meta function in Python raised: its types differ from C++ kernels'."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return not frame.f_code.co_filename.endswith("_ops.py")
+    of_kernel = frame.f_code.co_filename.endswith("_ops.py")  # in C++; Python raises other types
+    odd = isinstance(error, ZeroDivisionError | AssertionError | ValueError)
+    return RuntimeError(str(error)) if odd and not of_kernel else error
 
 
 def _meta(value: Any) -> Any:

@@ -246,7 +246,8 @@ def check_memory(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         return
     given = twins.by_name(theirs, args, kwargs)
     pairs = list(_pairs(theirs, given))
-    if variants.is_out(theirs) and any(itertools.starmap(_reads_windows, pairs)):
+    read = [out for out, other in pairs if twins.storage_of(out) == twins.storage_of(other)]
+    if variants.is_out(theirs) and any(geometry.may_overlap(t.shape, t.stride()) for t in read):
         raise RuntimeError(errors.SHARED)
     kinds = set(itertools.starmap(_relation, pairs)) - {"apart"}
     tries = _shared_twins(theirs, given, "part" in kinds) if kinds else ()
@@ -286,12 +287,6 @@ def _together(written: Any, other: Any) -> Iterator[tuple[torch.Tensor, torch.Te
         others = other if isinstance(other, list | tuple) else [other] * len(written)
         for one, two in zip(written, others, strict=False):
             yield from _together(one, two)
-
-
-def _reads_windows(out: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether overlapping windows are written while a call reads their storage."""
-    is_shared = twins.storage_of(out) == twins.storage_of(other)
-    return is_shared and geometry.may_overlap(out.shape, out.stride())
 
 
 def _relation(a: torch.Tensor, b: torch.Tensor) -> str:

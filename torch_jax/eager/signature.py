@@ -53,7 +53,7 @@ class Signature(NamedTuple):
         return found[0] if len(found) == 1 else tuple(found) if found else None
 
 
-def kind_of(argument: Any, static: frozenset[str], integers: frozenset[str] = frozenset()) -> int:
+def kind_of(argument: Any, static: frozenset[str], integers: frozenset[str]) -> int:
     """Return the way in which an argument of a schema reaches a lowering."""
     if argument.name in integers:
         return INTEGERS

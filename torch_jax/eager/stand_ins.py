@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torch_jax.eager.variants import entering
 from torch_jax.memory.shared import Elsewhere
 from torch_jax.ops import rnn
 
@@ -23,12 +24,7 @@ _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
-def _stands_in_for(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
-        STAND_INS.update(dict.fromkeys(names, function))
-        return function
-
-    return enter
+_stands_in_for = entering(STAND_INS)
 
 
 @_stands_in_for("aten::_scaled_dot_product_fused_attention_overrideable")
@@ -213,10 +209,7 @@ def copy(self, dtype):
     return self.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
 
-@_stands_in_for("torch_jax::write_")
-def write(self, source):
-    """Do ``self.copy_(source)``."""
-    return self.copy_(source)
+STAND_INS["torch_jax::write_"] = torch.Tensor.copy_
 
 
 @_stands_in_for("torch_jax::adam_", "torch_jax::adam_.counted")

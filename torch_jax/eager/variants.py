@@ -36,6 +36,19 @@ def table_name(op: Any) -> str:
     return op.name().removeprefix("aten::")
 
 
+def entering(table: dict[str, Callable[..., Any]]) -> Callable[..., Callable[[Callable], Callable]]:
+    """Return a decorator that enters a function in a table, under names of overloads."""
+
+    def under(*names: str) -> Callable[[Callable], Callable]:
+        def enter(function: Callable) -> Callable:
+            table.update(dict.fromkeys(names, function))
+            return function
+
+        return enter
+
+    return under
+
+
 def siblings(packet_name: str, namespace: str = "aten") -> Iterator[Any]:
     """Yield all overloads of ``<namespace>.<packet_name>``."""
     packet = getattr(getattr(torch.ops, namespace), packet_name, None)
@@ -130,8 +143,7 @@ def _element_lowering(base: str, types: list[str]) -> tuple[Lowering, list[str]]
             if len(arguments) == len(types) and all(
                 _accepts(str(a.real_type), t, exact) for a, t in zip(arguments, types, strict=True)
             ):
-                keywords = [a.name if a.kwarg_only else "" for a in arguments]
-                return lowering, keywords
+                return lowering, [a.name if a.kwarg_only else "" for a in arguments]
     return None
 
 
