@@ -69,10 +69,7 @@ def _operators(graph: Graph) -> Iterator[tuple[Step, list[Any]]]:
 
 
 def _do_the_same(was: Step, now: Step) -> bool:
-    """Return whether two steps compute the same of their operands.
-
-    Bodies are made again when they have been forgotten: that they are others says nothing.
-    """
+    """Return whether two steps compute the same; a body that was forgotten is made again."""
     if was.body is now.body:
         return True
     if was.name != now.name:

@@ -22,10 +22,7 @@ def is_spent(tensor: torch.Tensor) -> bool:
 
 
 def saved_memories(leaves: Iterable[Any]) -> set[int]:
-    """Return the ids of the storages of what the nodes behind results have saved.
-
-    A backward pass asks whether one was written since.
-    """
+    """Return the ids of the storages saved behind results: no backward pass takes a changed one."""
     values = (value for node in nodes(leaves) for value in _saved(node))
     return {id(value.untyped_storage()) for value in values if isinstance(value, torch.Tensor)}
 

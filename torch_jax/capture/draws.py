@@ -53,10 +53,9 @@ class Draws:
         self._states: dict[tuple[int, bytes], bool] = {}
 
     def _of(self, generator: Any) -> _Drawn:
-        known = self._generators.get(id(generator))
-        if known is None:
-            known = self._generators[id(generator)] = _Drawn(generator, len(self._generators))
-        return known
+        if id(generator) not in self._generators:
+            self._generators[id(generator)] = _Drawn(generator, len(self._generators))
+        return self._generators[id(generator)]
 
     def drew(self, generator: Any, words: np.ndarray) -> None:
         """Note the key words that a generator has just given for one operator."""

@@ -46,7 +46,6 @@ def rest_of(tensors: Sequence[torch.Tensor], storages: Sequence[Any], memories: 
 
 
 def _aliases(tensors: Sequence[torch.Tensor], storages: Sequence[Any]) -> list[int] | None:
-    """Return ``Rest.aliases``."""
     ids = list(map(id, storages))
     if len(set(ids)) == len(ids):
         return None

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.capture.results import Call, Template
-from torch_jax.memory.form import NewTensor
+from torch_jax.capture.results import Call, NewTensor, Template
 
 _grad = attrgetter("tensor.grad")
 
@@ -46,10 +45,7 @@ class Gradients:
         self._reused = False
 
     def clear(self, leaves: Sequence[Any]) -> None:
-        """Let go, before a call, of gradients that it replaces, so that their memory is free.
-
-        Otherwise old and new gradients would be in memory at once, a model's size more.
-        """
+        """Let go of gradients that a call replaces: old and new would take a model's size more."""
         for one in self._of_arguments:  # each call has others
             one.tensor = leaves[one.place]
         for one in self._cleared:

@@ -169,10 +169,7 @@ class Memories:
         return None
 
     def meets_another(self, call: SortedCall) -> bool:
-        """Return whether an argument has another memory than at all calls before.
-
-        The function may hold the first one as well, and have read or written it by that name.
-        """
+        """Return whether an argument has a new memory: the function may hold the first one, too."""
         others = [one for one in self._first if call.storages[one[0]] is not one[1]()]
         if others:
             self._first = [one for one in self._first if one not in others]
@@ -184,10 +181,7 @@ class Memories:
         return any(self._fixed[at] is memory for at in places)
 
     def names(self) -> list[Any]:
-        """Return a name for each storage, equal in two calls where they mean the same one.
-
-        An argument's is its place, a gradient's its owner, all others' their id.
-        """
+        """Return a name for each storage: an argument's place, a gradient's owner, or its id."""
         found: list[Any] = [id(one) for one in self._fixed]
         for at, leaf in self._given:
             found[at] = "argument", leaf

@@ -65,8 +65,7 @@ class Explanation(NamedTuple):
         lines += [f"  {note}" for note in self.notes]
         return f"{self.name}: " + ("\n  ".join(lines) or "not called yet")
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
 
 class History(Listener):

@@ -129,11 +129,9 @@ def _gradients(observer: Observer, results: Results) -> tuple[list, list, list]:
 def _raised(observer: Observer, moving: list) -> list[tuple[Any, bool, int]]:
     """Return which tensors count the writes of the call, and how many each."""
     owners = {id(gradient): owner for owner, gradient in moving}
-    found = []
-    for one in observer.storages.met:
-        times = version_of(one.tensor) - one.version
-        if times:
-            owner = owners.get(id(one.tensor))
-            is_gradient = owner is not None
-            found.append((owner if is_gradient else observer.owner(one.tensor), is_gradient, times))
-    return found
+    counts = ((one.tensor, version_of(one.tensor) - one.version) for one in observer.storages.met)
+    return [
+        (owners.get(id(tensor), observer.owner(tensor)), id(tensor) in owners, times)
+        for tensor, times in counts
+        if times
+    ]

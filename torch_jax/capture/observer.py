@@ -202,10 +202,7 @@ class Observer(Listener):
     # --- the end of the call ----------------------------------------------------------------------
 
     def copy_what_it_hands_on(self) -> None:
-        """Have the program make the copies that share an array until either is written.
-
-        A later call finds another array.
-        """
+        """Have the program copy arrays that two storages share: a later call finds other arrays."""
         for memory in self.storages.handed_on():
             with pytorch.no_dispatch_modes():  # which would take it for a tensor of before
                 whole = storage.wrap(memory.array)
@@ -213,10 +210,7 @@ class Observer(Listener):
             storage.put_back((memory,), (memory.array,), (storage.held_by(copy),))
 
     def keep_out_what_is_wrong(self) -> None:
-        """Have what was written be as before where an index was out of range.
-
-        An operator on the CPU raises there before it writes; here it is known afterwards.
-        """
+        """Undo writes where an index was out of range, as the CPU raises before it writes."""
         if any(policies.waits_for_checks(kind) for _, _, kind in self.checks):
             flags = [storage.wrap(flag, torch.bool) for flag, _, _ in self.checks]
             self.choose(flags, {id(one.storage): one.old() for one in self.storages.met})
@@ -233,10 +227,7 @@ class Observer(Listener):
                 storage.put_back((memory,), (new,), (storage.held_by(kept),))
 
     def forget_what_nobody_has(self) -> None:
-        """Forget leaves that the call has made of older memory, and that the user cannot reach.
-
-        Only ``gradients``, ``wanted`` and ``met`` hold those.
-        """
+        """Forget leaves that only ``gradients``, ``wanted`` and ``met`` hold, and not the user."""
         gradients = self.optimizers.gradients
         for key, known in list(gradients.items()):
             at = self.storages.place_of(known.tensor.untyped_storage())

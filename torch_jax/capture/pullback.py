@@ -19,14 +19,13 @@ from torch_jax.capture import autograd_nodes
 from torch_jax.capture.draws import Numbers
 from torch_jax.capture.left_behind import LeftBehind
 from torch_jax.capture.observer import Observer
-from torch_jax.capture.results import Call
+from torch_jax.capture.results import Call, Form
 from torch_jax.capture.storages import OfResult, OfStorage
 from torch_jax.core import tracers, trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
-from torch_jax.memory.form import Form
 from torch_jax.memory.storage import held_by, is_jax, memory_in
 from torch_jax.recorded import lazy
 from torch_jax.recorded.listener import Listener
@@ -154,10 +153,7 @@ def _refuse_entangled(observer: Observer, inputs: list[torch.Tensor]) -> None:
 
 
 def _take_back_writes(observer: Observer, before: dict[int, Any]) -> None:
-    """Undo what the recorded backward pass has written, which the caller's writes again.
-
-    Its program gives gradients only, so that no later pass would write.
-    """
+    """Undo what the recorded backward pass has written: its program gives gradients only."""
     for one in observer.storages.met:
         old = before.get(id(one.storage))
         old = one.old() if old is None else old  # met by the backward pass

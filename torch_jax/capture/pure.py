@@ -35,9 +35,9 @@ from torch_jax.capture.left_behind import LeftBehind, describe
 from torch_jax.capture.observer import Observer, Refusal, raise_failed_checks
 from torch_jax.capture.pullback import Pullback
 from torch_jax.capture.replay import Replay
+from torch_jax.capture.results import Form
 from torch_jax.capture.tape import Changed
 from torch_jax.core import compilations, forks, trees
-from torch_jax.memory.form import Form
 from torch_jax.memory.storage import is_jax_tensor, memory_of
 from torch_jax.recorded.lazy import observed
 
@@ -94,14 +94,15 @@ class Pure:
         call = self._arguments.sort(args, kwargs)
         kind = self._kinds.get(call.key)
         if kind is None:
-            return self._observe(call, self._other_key(call.key))
+            known = next(reversed(self._kinds), None)  # the key observed last
+            return self._observe(call, None if known is None else keys.difference(known, call.key))
         if call.parts and kind.is_whole:
             call = self._arguments.sort(args, kwargs, whole=True)
         reason, shares = None, False
         for replay in kind.replays:
             if not replay.forms.fit(call):
                 continue
-            reason = replay.changed(call) or _writes_parts(replay, call)
+            reason = replay.changed(call)
             if reason is not None:
                 shares |= reason is SHARES
                 continue
@@ -117,10 +118,6 @@ class Pure:
         if kind.replays and reason is None:
             reason = kind.replays[0].forms.difference(call)
         return self._observe(call, reason, keeps=not shares)
-
-    def _other_key(self, key: CallKey) -> str | None:
-        """Return how a key differs from the one observed last; None where there was none."""
-        return keys.difference(next(reversed(self._kinds)), key) if self._kinds else None
 
     def _used(self, kind: _Kind, replay: Replay) -> None:
         """Note that a program was used last."""
@@ -220,10 +217,7 @@ def observe(
     call: SortedCall,
     graded: Iterable[torch.Tensor],
 ) -> Observed:
-    """Call a function, and find out how to repeat the call without its Python.
-
-    ``graded`` are tensors whose ``.grad`` the call may replace.
-    """
+    """Call a function, which may replace the ``.grad`` of ``graded``; find out how to repeat it."""
     world, forms = keys.world(), Forms(call)
     for tensor in graded:
         observer.optimizers.note_gradient(tensor)
@@ -254,11 +248,10 @@ def observe(
 
 
 def _replay(forms: Forms, observer: Observer, left: LeftBehind) -> Replay | None:
-    if len(observer.graphs) > 1:
+    graphs = observer.graphs
+    if len(graphs) > 1:
         observer.refuse("a value is looked at while it runs")
-    if observer.refusal or observer.makes_state or not observer.graphs:
-        return None
-    if observer.graphs[0].program is None:
+    if observer.refusal or observer.makes_state or not graphs or graphs[0].program is None:
         return None
     backward = Pullback(observer, left) if left.connected and observer.wanted else None
     left = left._replace(connected=[])  # which hold the whole graph of this call
@@ -266,12 +259,6 @@ def _replay(forms: Forms, observer: Observer, left: LeftBehind) -> Replay | None
 
 
 # --- arguments that were given by value -----------------------------------------------------------
-
-
-def _writes_parts(replay: Replay, call: SortedCall) -> str | None:
-    if any(replay.memories.is_fixed(replay.written, part) for part in call.parts.values()):
-        return "it writes into what an argument is a part of"
-    return None
 
 
 def _is_reached(call: SortedCall, at: int, result: Any) -> bool:

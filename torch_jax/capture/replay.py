@@ -81,13 +81,13 @@ class Replay:
 
     def changed(self, call: SortedCall) -> str | None:
         """Return why the program does not serve a call of these forms; None where it does."""
-        return self.memories.changed(call) or self.guards.changed()
+        why, is_fixed = self.memories.changed(call) or self.guards.changed(), self.memories.is_fixed
+        if why is None and any(is_fixed(self.written, part) for part in call.parts.values()):
+            why = "it writes into what an argument is a part of"
+        return why
 
     def is_due(self, call: SortedCall) -> bool:
-        """Return, asked once for each call, whether it is an audit.
-
-        The 2nd, 4th, 8th … are, then one after so many, and those of an argument in another memory.
-        """
+        """Return, asked once a call, whether to audit: the 2nd, 4th, 8th …, or for a new memory."""
         every, is_new = config.get("jit_check_every"), self.memories.meets_another(call)
         if not every:
             return False

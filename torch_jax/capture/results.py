@@ -18,13 +18,83 @@ from torch_jax.capture import autograd_nodes
 from torch_jax.core import trees
 from torch_jax.core.node import Node
 from torch_jax.memory import storage
-from torch_jax.memory.form import Argument, Form, InputView, NewTensor, Same
 
 _PLAIN = (
     int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range, slice, enum.Enum,
     torch.dtype, torch.device, torch.Size, torch.nn.Module, torch.optim.Optimizer,
 )  # fmt: skip
 _ANCHOR = torch.empty(0, requires_grad=True)
+_set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
+
+
+class Form(NamedTuple):
+    """The dtype and geometry of a tensor over its storage; whether it is an inference tensor."""
+
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    conj: bool
+    neg: bool
+    inference: bool
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Form:
+        """Return the form of a tensor."""
+        return Form(
+            tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()),
+            tensor.is_conj(), tensor.is_neg(), tensor.is_inference(),
+        )  # fmt: skip
+
+    def over(self, memory: Any) -> torch.Tensor:
+        """Return a new tensor of this form over a storage."""
+        if not self.is_of_mode():
+            with torch.inference_mode(self.inference):
+                return self.over(memory)
+        tensor = pytorch.create_empty_tensor((0,), self.dtype)
+        _set_storage(pytorch.META_KEYS, tensor, memory, self.offset, self.size, self.stride)
+        tensor = torch._conj(tensor) if self.conj else tensor
+        return torch._neg_view(tensor) if self.neg else tensor
+
+    def is_of_mode(self) -> bool:
+        """Return whether tensors that are made now are inference tensors where this one is."""
+        return self.inference == torch.is_inference_mode_enabled()
+
+
+class NewTensor(NamedTuple):
+    """A tensor over an output of the program."""
+
+    output: int
+    form: Form
+    is_whole: bool  # contiguous, and all of its memory
+    number: int  # of the tensor object, which a result may hold twice
+    is_spent: bool  # whether a backward pass inside the function has gone through its graph
+
+
+class InputView(NamedTuple):
+    """A new tensor over the memory of an argument, or of an older tensor."""
+
+    input: Any  # ``Argument`` or ``Same``
+    form: Form
+
+
+class Argument(NamedTuple):
+    """An argument itself, by its place among the arguments."""
+
+    place: int
+
+
+class Same(NamedTuple):
+    """The same value at every call."""
+
+    value: Any
+
+
+class FixedTensor(NamedTuple):
+    """A new tensor of the same elements at each call."""
+
+    array: Any
+    form: Form
 
 
 @functools.cache
@@ -35,13 +105,6 @@ def _spent() -> Any:
         "run a backward pass through it already",
         2,
     )
-
-
-class FixedTensor(NamedTuple):
-    """A new tensor of the same elements at each call."""
-
-    array: Any
-    form: Form
 
 
 class Template(NamedTuple):
@@ -87,12 +150,19 @@ class Call:
 
     def _tensor(self, leaf: NewTensor) -> torch.Tensor:
         tensor = self._tensors.get(leaf.number)
-        if tensor is None:
-            tensor = leaf.build(self.outputs, self._storages)
-            if leaf.marks:
-                with torch.enable_grad():
-                    tensor, _ = _spent()(tensor, _ANCHOR)
-            self._tensors[leaf.number] = tensor
+        if tensor is not None:
+            return tensor
+        memory, array = self._storages.get(leaf.output), self.outputs[leaf.output]
+        if memory is None and leaf.is_whole:
+            tensor = storage.wrap(array, leaf.form.dtype)
+        else:
+            tensor = leaf.form.over(storage.storage_of(array) if memory is None else memory)
+        if memory is None:
+            self._storages[leaf.output] = tensor.untyped_storage()
+        if leaf.is_spent:
+            with torch.enable_grad():
+                tensor, _ = _spent()(tensor, _ANCHOR)
+        self._tensors[leaf.number] = tensor
         return tensor
 
 
@@ -142,7 +212,9 @@ class Results:
         if at == len(self.new):
             self.new.append(memory)
         number = self._numbers.setdefault(id(value), len(self._numbers))
-        return NewTensor.of(at, value, number)._replace(marks=is_spent)
+        form, is_whole = Form.of(value), storage.is_whole(value, memory.array) and value.numel() > 0
+        is_plain = form.is_of_mode() and not (form.conj or form.neg)
+        return NewTensor(at, form, is_whole and is_plain, number, is_spent)
 
     def _wants_gradient(self, value: torch.Tensor) -> bool:
         return value.requires_grad and self._observer.history.is_differentiable

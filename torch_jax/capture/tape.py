@@ -96,10 +96,7 @@ class Tape:
         self.steps = kept[::-1]
 
     def play(self) -> list[Any]:
-        """Do every step again; returns the environment after it.
-
-        Where a number is not as it was, what the steps before have changed is undone.
-        """
+        """Do every step again, or undo all if a number has changed; returns the environment."""
         env = self.env.copy()
         undo: list[Callable[[], None]] = []
         try:

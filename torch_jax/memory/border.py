@@ -45,10 +45,7 @@ def array_of(value: Any) -> Any:
 
 
 def users_array(tensor: torch.Tensor) -> jax.Array:
-    """Return the value of a tensor for code of the user's: an array that is never donated.
-
-    Unlike :func:`array_of`, also for tensors that hold only a value, as the weights of an export.
-    """
+    """Return the value of any tensor, as an export's weight, as an array that is never donated."""
     array = transfer.as_array(tensor)
     crossed.mark(array)
     return array

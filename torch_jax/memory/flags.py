@@ -33,10 +33,7 @@ _changing = threading.RLock()  # a handler of signals may wait for a value
 
 
 def come_later(flag: Any, message: str, kind: type[Exception]) -> None:
-    """Raise ``kind(message)`` where the host waits next, if the flag is false by then.
-
-    The flag is a bool array, or the node of a recording that will be one.
-    """
+    """Raise ``kind(message)`` where the host waits next, if the flag, array or node, is false."""
     if isinstance(flag, jax.Array) and not flag.is_fully_addressable:
         return  # the processes of its devices may not wait at the same time
     with _changing:

@@ -98,10 +98,7 @@ class JaxGenerator(pytorch.CpuGenerator):
         return self.manual_seed(_folded(self.initial_seed(), data))
 
     def draw(self) -> np.ndarray:
-        """Return the next operator's key: uint32 ``[seed high, seed low, offset high, low]``.
-
-        Or the two words of a key that was drawn before.
-        """
+        """Return a key: uint32 ``[seed high, seed low, offset high, low]``, or one of before."""
         if ACTIVE.words is not None:
             return ACTIVE.words
         if ACTIVE.tracer is not None:
@@ -233,10 +230,7 @@ def words_from(generator: torch.Generator) -> np.ndarray:
 
 
 def words_later(words: Any, steps: int) -> Any:
-    """Return key words ``steps`` draws later; called inside a trace, where they are not known.
-
-    In 32-bit arithmetic, with the carry by hand: a program may have no 64-bit types.
-    """
+    """Return key words ``steps`` draws later, in a trace that may have no 64-bit types."""
     import jax.numpy as jnp
 
     if steps == 0:
@@ -271,9 +265,6 @@ def _folded(seed: int, data: int) -> int:
 
 
 def names_jax(device: Any = None) -> bool:
-    """Return whether an argument names this device; PyTorch may know no such device.
-
-    Calls nothing that a ``TorchFunctionMode`` of a program on the CPU would observe.
-    """
+    """Return whether an argument names this device, unseen by any ``TorchFunctionMode``."""
     kind = device if isinstance(device, str) else getattr(device, "type", "")
     return isinstance(kind, str) and kind.partition(":")[0] == pytorch.DEVICE_TYPE

@@ -321,10 +321,7 @@ def bitcast(flat: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _split(base: Shape, dims) -> Shape | None:
-    """Return the shape with axes split where several dims of the view lie in one, as heads do.
-
-    Parts of a whole axis are then cut from an outer one, which compilers read in place.
-    """
+    """Return the shape with axes split as dims of the view are: compilers read outer parts."""
     shape: list[int] = []
     for n, stride in zip(base, row_major(base), strict=True):
         inside = [s // stride for _, s, _ in dims if stride <= s < n * stride]

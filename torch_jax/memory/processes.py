@@ -28,10 +28,7 @@ def is_wide(sharding: Any) -> bool:
 
 
 def laid(array: Any, sharding: Any) -> jax.Array:
-    """Return a value that each process has, sharded over them all: each lays out its own part.
-
-    ``jax.device_put`` would compare the values of all processes first.
-    """
+    """Return a value that each process has, sharded; ``jax.device_put`` would compare them all."""
     with x64():
         if isinstance(array, jax.Array) and not array.is_fully_addressable:
             return jax.device_put(array, sharding)

@@ -130,11 +130,7 @@ def axes_of(part: Any) -> tuple[Any, ...]:
 
 
 def fitting(mesh: Mesh, spec: Any, shape: Sequence[int]) -> NamedSharding:
-    """Return :func:`named` without the names by which the tensor cannot be sharded.
-
-    These are names of dimensions that the tensor lacks or the mesh does not divide: the last batch
-    of a data set, and numbers that come with a batch.
-    """
+    """Return :func:`named` without names of dimensions that are missing, or do not divide."""
     parts = tuple(spec_of(spec))[: len(shape)]
     kept = [
         part if not length % math.prod(mesh.shape.get(name, 1) for name in axes_of(part)) else None

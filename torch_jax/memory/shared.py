@@ -205,10 +205,7 @@ def _over(host: torch.Tensor) -> torch.Tensor:
 
 
 class _Array:
-    """The attribute ``storage.array`` of storages that hold a CPU tensor.
-
-    An attribute of that name in the storage itself comes first.
-    """
+    """The attribute ``storage.array`` of storages with a CPU tensor, and no array yet."""
 
     def __get__(self, memory: Any, kind: type | None = None) -> Any:
         if memory is None:

@@ -44,11 +44,7 @@ class Place:
         self._was_given = False
 
     def given(self) -> Any:
-        """Return the starts, as a program takes them.
-
-        Repeated ones become a device array: NumPy's are copied at each call, which takes half the
-        time of making an array.
-        """
+        """Return the starts; on the device if repeated, as NumPy's are copied at each call."""
         if type(self.starts) is np.ndarray:
             if self._was_given:
                 with x64(), jax.ensure_compile_time_eval():  # other calls use them: never a tracer
@@ -90,10 +86,7 @@ def moving(lens: Lens) -> tuple[Lens, Any]:
 
 
 def at(lens: Lens, starts: Any) -> Lens:
-    """Return the lens of the view that begins at ``starts``, an integer vector, traced or not.
-
-    A lens of known numbers has a plain slice: XLA fuses that with the next operators.
-    """
+    """Return the lens of the view at ``starts``: a plain slice if known, which XLA fuses."""
     if starts is None:
         return lens
     known = isinstance(starts, np.ndarray)

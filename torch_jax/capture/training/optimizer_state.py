@@ -31,10 +31,7 @@ def init_group(optimizer: Any, original: Any, group: dict, *lists: Any, **named:
 
 
 def keep_steps_on_device(optimizer: Any) -> None:
-    """Let optimizers that can count their steps on the device, so that the host reads no count.
-
-    See ``capturable`` at https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html.
-    """
+    """Let ``capturable`` optimizers count steps on the device, so that the host reads no count."""
     for group in optimizer.param_groups:
         if group.get("capturable") is False and all(map(is_jax, group["params"])):
             group["capturable"] = True
@@ -42,32 +39,23 @@ def keep_steps_on_device(optimizer: Any) -> None:
 
 
 def move_counts(optimizer: Any) -> None:
-    """Move counts of steps that are on the CPU to the device, where they have to be.
-
-    Code that sets one again makes it on the CPU, as PyTorch does, where an optimizer with
-    ``capturable`` refuses it.
-    """
+    """Move counts of steps that are on the CPU, as code sets them again, where they have to be."""
     for group in optimizer.param_groups:
-        if group.get("capturable") is True and all(map(is_jax, group["params"])):
-            for parameter in group["params"]:
-                _move_counts_of(parameter, optimizer.state.get(parameter, {}))
-
-
-def _move_counts_of(parameter: torch.Tensor, state: dict) -> None:
-    for key in ("step", "mu_product", "eta", "mu"):
-        if is_host(state.get(key)):
-            state[key] = state[key].to(parameter.device)
-            if ACTIVE.observer is not None:
-                ACTIVE.observer.takes_over(state[key])
+        is_due = group.get("capturable") is True and all(map(is_jax, group["params"]))
+        for parameter in group["params"] if is_due else ():
+            state = optimizer.state.get(parameter, {})
+            for key in ("step", "mu_product", "eta", "mu"):
+                if is_host(state.get(key)):
+                    state[key] = state[key].to(parameter.device)
+                    if ACTIVE.observer is not None:
+                        ACTIVE.observer.takes_over(state[key])
 
 
 def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
     """Make SGD's momentum buffers, of zeros, where its first step has no dampening to leave out."""
-    if type(optimizer) is not torch.optim.SGD or not lists:
+    if type(optimizer) is not torch.optim.SGD or not lists or numbers.plain(group["dampening"]):
         return
     buffers = lists[-1]
-    if numbers.plain(group["dampening"]) != 0:
-        return
     with_gradient = [p for p in group["params"] if p.grad is not None]
     for index, parameter in enumerate(with_gradient[: len(buffers)]):
         if buffers[index] is None:
@@ -76,10 +64,7 @@ def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
 
 
 def states_of(optimizer: Any) -> dict[int, dict]:
-    """Return the dicts of an optimizer's state by the ids of parameters, and by its own the whole.
-
-    Some optimizers keep values of their own in the whole, beside the dicts.
-    """
+    """Return the states of parameters by their ids, and by the optimizer's own id all of it."""
     inner = {id(p): one for p, one in optimizer.state.items() if isinstance(one, dict)}
     return {id(optimizer): optimizer.state, **inner}
 

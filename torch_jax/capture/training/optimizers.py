@@ -63,10 +63,9 @@ class Optimizers:
 
     def note_gradient(self, tensor: torch.Tensor) -> Gradient:
         """Remember the ``.grad`` of a tensor before the call touches it."""
-        found = self.gradients.get(id(tensor))
-        if found is None:
-            found = self.gradients[id(tensor)] = Gradient(tensor)
-        return found
+        if id(tensor) not in self.gradients:
+            self.gradients[id(tensor)] = Gradient(tensor)
+        return self.gradients[id(tensor)]
 
     def resets_gradient(self, tensor: torch.Tensor) -> None:
         """Note that ``tensor.grad`` is dropped; one that was not read before needs no guard."""
@@ -173,10 +172,7 @@ class Optimizers:
             self.after_step(step.optimizer)
 
     def on_host(self, action: Any, save: Any) -> Any:
-        """Run something on the host, now and at every call, at this point among its numbers.
-
-        ``save`` is called before it, and gives what undoes it.
-        """
+        """Run something at each call, here among its numbers; ``save`` gives what undoes it."""
         if self._is_on_host:  # a scheduler moves those on that it is made of
             return action()
         self.notice_set_numbers()
