@@ -38,10 +38,7 @@ _ALL = "all"  # the key of all reads in counts by operand
 
 
 def bounded(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Return a function of arrays, which gives a list of arrays, with such results in memory.
-
-    It looks at the equations of the function itself, one for each operator, not at those inside.
-    """
+    """Return a function of arrays with such results in memory, by its own equations."""
 
     @functools.wraps(function)
     def run(*arrays: Any) -> list[Any]:

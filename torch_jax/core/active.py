@@ -33,10 +33,7 @@ ACTIVE = _Active()
 
 
 class _OnFirstUse:
-    """A value that a thread gets at its first use: ``begin`` makes it.
-
-    Attributes that the thread has set already come first, at no cost.
-    """
+    """A value that ``begin`` makes at a thread's first use; attributes set already cost nothing."""
 
     def __init__(self, begin: Callable[[], Any]):
         self._begin = begin
@@ -46,11 +43,7 @@ class _OnFirstUse:
 
 
 def begin_threads_by(begin: Callable[[], Any]) -> None:
-    """Have ``begin`` called at the first use of the device on each thread.
-
-    ``begin`` returns the thread's ``ACTIVE.recorder``, and stores it there so that it is called
-    once.
-    """
+    """Have ``begin`` store and return the recorder of each thread at its first use."""
     _Active.recorder = _OnFirstUse(begin)
 
 

@@ -106,10 +106,7 @@ def around(
 
 
 def apply(when: str) -> None:
-    """Put in place the rows of this moment that are not in place yet.
-
-    A target that the installed release lacks has no callers, and is left out.
-    """
+    """Put in place the rows of this moment; targets that the release lacks are left out."""
     _passed.add(when)
     for row in list(PATCHES.values()):
         if row.when == when and row.target not in _undo:

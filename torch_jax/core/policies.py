@@ -17,10 +17,7 @@ def checks(kind: type[Exception]) -> bool:
 
 
 def waits_for_checks(kind: type[Exception] = IndexError) -> bool:
-    """Return whether an operator waits for its check; else the host's next wait raises.
-
-    It always waits for a factorization: programs catch its error, and try another matrix.
-    """
+    """Return whether an operator waits for its check: for factorizations programs catch errors."""
     mode = config.get("check_indices")
     at_once = mode == "always" or (mode == "auto" and target.on_cpu())
     return at_once or kind is torch.linalg.LinAlgError

@@ -61,11 +61,7 @@ def is_traced(value: Any) -> bool:
 
 
 def is_traced_elsewhere(values: Iterable[Any]) -> bool:
-    """Return whether one of these arrays is not there yet, but will be after a wait.
-
-    Another thread traces with it, or has lent it to a program; or it is only recorded yet. Tracers
-    are not another thread's where this one traces.
-    """
+    """Return whether an array is recorded, lent, or traced by another thread: a wait may help."""
     here = ACTIVE.tracer is not None or not jax_core.is_outside_traces()
     return any(type(v) in (Lent, Node) or (not here and is_traced(v)) for v in values)
 

@@ -70,10 +70,7 @@ def attend(
 
 
 def _of_nothing(query, key, value) -> torch.Tensor:
-    """Return zeros where there are no values or queries, with gradients of zeros, as PyTorch does.
-
-    PyTorch checks neither sizes nor masks then.
-    """
+    """Return zeros, with gradients of zeros; PyTorch checks neither sizes nor masks then."""
     zeros = query.new_zeros((*query.shape[:-1], value.shape[-1]))
     return sum((t.flatten()[:0].sum() for t in (query, key, value)), zeros)
 
@@ -122,10 +119,7 @@ def _fusable(query, key, value, attn_mask, enable_gqa) -> bool:
 
 
 def _transformed(dropout_p: float) -> bool:
-    """Return whether a transform is active that the fused operator has no rule for.
-
-    It has no tangents, and ``vmap`` asks how its examples draw random numbers.
-    """
+    """Return whether a transform wants tangents, or examples to draw: the operator has no rule."""
     return functorch.forward_mode() or (dropout_p > 0 and functorch.transforms_active())
 
 

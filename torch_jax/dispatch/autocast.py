@@ -206,11 +206,7 @@ def _is_weight(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def _cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a weight's cast, made once in a region for each dtype and mode of autograd.
-
-    While JAX traces, casts are neither stored nor taken: a stored tracer would outlive its trace,
-    and a taken array would be a constant of the program.
-    """
+    """Return a weight's cast, made once in a region; no trace keeps one, which would outlive it."""
     if memory_if_any(weight) is None or not jax_core.is_outside_traces():
         return weight.to(dtype)
     memory = held_by(weight)  # an array: a write puts another in its place

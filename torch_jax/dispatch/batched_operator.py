@@ -50,10 +50,7 @@ class Example(NamedTuple):
 
 
 def example_of(op: Any, form: Any, leaves: list[Any]) -> Example:
-    """Return an overload of the table, which writes nothing, for one example.
-
-    ``leaves`` are those of ``(args, kwargs)``; a tensor shows shape and dtype, without a batch.
-    """
+    """Return an overload of the table for one example, of leaves that show no batch."""
     given = [
         Given(tuple(map(int, x.shape)), x.dtype) if isinstance(x, torch.Tensor) else x
         for x in leaves

@@ -250,12 +250,9 @@ def _forward_of(program: Program, plan: Forward | None) -> Program:
 def _backward_of(
     program: Program, plan: Forward | None, count: int, saved: Any, present: tuple, needed: tuple
 ) -> tuple[Program, list[torch.Tensor]]:
-    """Return the program of a backward pass, and its inputs besides the gradients.
-
-    Residuals have gradients only in a backward pass through a backward pass, which begins at the
-    arguments again.
-    """
+    """Return the program of a backward pass, and its inputs besides the gradients."""
     tensors, outputs = saved[:count], saved[count:]
+    # residuals have gradients in a backward pass through a backward pass alone: it begins again
     within = present[-1] < len(program.results)
     if plan is not None and within and set(needed) <= set(plan.wanted):
         given = [*(tensors[at] for at in plan.arguments), *outputs]

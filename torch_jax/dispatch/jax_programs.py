@@ -45,10 +45,7 @@ def numbered(number: int) -> Program:
 
 
 def trace(function: Callable[..., Any], forms: Sequence[Any], wide: bool, name: str) -> Program:
-    """Return the program of a function of arrays, for arguments of shapes and dtypes ``forms``.
-
-    ``wide``: JAX's 64-bit types are on inside; else the function sees 64-bit arguments as 32-bit.
-    """
+    """Return the program of a function; unless ``wide``, it sees 64-bit arguments as 32-bit."""
     dtypes = [np.dtype(form.dtype) for form in forms]
     seen = [dtype if wide else NARROW.get(dtype, dtype) for dtype in dtypes]
     given = [jax.ShapeDtypeStruct(f.shape, d) for f, d in zip(forms, seen, strict=True)]
@@ -113,10 +110,7 @@ class Program:
         return self._once(("reads", at), lambda: jax_core.with_outputs(self.closed, outputs)[1][at])
 
     def forward(self, wanted: tuple[int, ...]) -> Forward | None:
-        """Return a forward pass whose backward pass gives gradients of ``wanted``.
-
-        None where a residual cannot be a tensor: the backward pass is :meth:`pullback` then.
-        """
+        """Return a pass for gradients of ``wanted``; None where a residual cannot be a tensor."""
         found = self._once(("forward", wanted), lambda: Forward(self, wanted))
         return found if found.program is not None else None
 

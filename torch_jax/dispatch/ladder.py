@@ -104,10 +104,7 @@ def served(op: Any) -> Served:
 
 
 def own(op: Any) -> Served | None:
-    """Return the rung and function of an overload, if known or our own; else None.
-
-    A look at the lower rungs would import PyTorch's decompositions.
-    """
+    """Return rung and function of an overload, if known or ours: others import much."""
     found = _served.get(op)
     if found is None:
         with _making:
@@ -153,10 +150,7 @@ def forget_compiled() -> None:
 
 
 def is_composite(op: Any) -> bool:
-    """Return whether PyTorch decomposes the operator above autograd: no kernel may replace it.
-
-    Some with a decomposition have kernels too (``silu_backward``), or gradients (``linear``).
-    """
+    """Return whether PyTorch decomposes an operator above autograd: no kernel may replace it."""
     has_own = _has_kernel(op, "CPU") or _has_kernel(op, "Autograd")
     return _has_kernel(op, "CompositeImplicitAutograd") and not has_own
 

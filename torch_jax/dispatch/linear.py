@@ -47,10 +47,7 @@ def _is_taken(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
 
 
 def _have_gradient(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Return whether the gradient of the whole serves a call.
-
-    Input and weight have gradients, both, or nothing has; and the input has rows.
-    """
+    """Return whether input and weight both have gradients, or nothing has; and there are rows."""
     either = weight.requires_grad
     are_alike = x.requires_grad is either and (either or bias is None or not bias.requires_grad)
     return are_alike and x.dim() > 1

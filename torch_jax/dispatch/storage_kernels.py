@@ -205,10 +205,7 @@ def _copied(self: torch.Tensor, dtype: Any, device: torch.device) -> torch.Tenso
 
 
 def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.Tensor:
-    """Return a new tensor with the strides given, or its own as far as these are dense.
-
-    Where nothing changes it shares the immutable array until either tensor is written.
-    """
+    """Return a new tensor with these or its own strides; it shares an array that stays the same."""
     if stride is None:
         stride = self.stride()
         if not self.is_contiguous():

@@ -44,10 +44,7 @@ def attention_block(
 
 
 def _blind(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
-    """Return which queries see no key, by batch, head and query: NaN in the fused operators.
-
-    In training, and in all other attention, they are zeros.
-    """
+    """Return which queries see no key: NaN in the fused operators, zeros in all other attention."""
     hidden = mask.all(-1)
     if mask_type == 1:
         return hidden[:, None, None]

@@ -94,10 +94,7 @@ def _numbers_to_check(op: Any) -> set[str]:
 
 
 def operands(op: Any) -> set[str]:
-    """Return the names of two operands, of which either may be a number, if an overload has such.
-
-    PyTorch makes a tensor of the number, and reads only its type, which is part of an entry's key.
-    """
+    """Return the names of two operands that may be numbers, which PyTorch makes tensors of."""
     both = {"self", "other"}
     return both if both <= {a.name for a in op._schema.arguments} else set()
 
@@ -173,10 +170,7 @@ def _refuse(op: Any, infers: bool, given: dict[str, Any]) -> None:
 
 
 def _one_of_each(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an operator over lists, without places that would be checked alike.
-
-    An optimizer passes hundreds of tensors, all with one number, which changes at each step.
-    """
+    """Return the lists of an operator without places that would be checked alike: most."""
     lists = {name: value for name, value in given.items() if isinstance(value, list | tuple)}
     if len(set(map(len, lists.values()))) != 1:
         return given

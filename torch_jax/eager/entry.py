@@ -130,10 +130,7 @@ class View(NamedTuple):
         return geometry.read(jnp.asarray(memories[self.slot]), self.lens(memories))
 
     def read_rows(self, memories: list[Any]) -> jax.Array:
-        """Read a matrix; its rows in as many dims as the memory has them in, if it is all of that.
-
-        The compiler of TPUs fuses a sum with a product only where no reshape comes between.
-        """
+        """Read a matrix, without a reshape where it can be: TPUs' compiler then fuses a sum."""
         memory = memories[self.slot]
         if len(self.size) != 2 or self.lens(memories) != (geometry.Reshape(self.size),):
             return self.read(memories)
@@ -293,10 +290,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
 
 
 def _makes(op: Any) -> bool:
-    """Return whether an operator may make new arrays of numbers and forms alone.
-
-    Not so ``ones_like``, with which each backward pass begins: it is a part of the graph.
-    """
+    """Return whether new arrays are made; not by ``ones_like``, which begins backward passes."""
     name = op._opname
     takes_tensors = any("Tensor" in str(argument.type) for argument in op._schema.arguments)
     by_name = (name.endswith("_like") and name != "ones_like") or name.startswith("new_")

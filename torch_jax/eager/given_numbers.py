@@ -20,10 +20,7 @@ _numbers: dict[tuple[type, Any], jax.Array | None] = {}  # None: met once
 
 
 def number_input(value: Any) -> Any:
-    """Return a Python number in JAX's fastest form: a number met again becomes an array, once.
-
-    Both forms trace alike (a weakly typed scalar).
-    """
+    """Return a number in JAX's fastest form: an array if it was met before, which traces alike."""
     kind = type(value)
     if kind is complex and target.platform() == "tpu":
         return np.complex64(value)  # its compiler knows no complex128, not even to convert it

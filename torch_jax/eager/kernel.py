@@ -101,10 +101,7 @@ class Kernel:
         return _like(self.op, found) if self.op._opname.endswith("_like") else found
 
     def _launch(self) -> Callable[..., Any]:
-        """Return the function that runs a call whose key and memories are known.
-
-        Calls with one new contiguous tensor, nearly all, take the short way from the second on.
-        """
+        """Return the function that runs calls of known keys, nearly all of them by a short way."""
         entries, slowly = self.cache, self._slowly
 
         def launch(signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -410,10 +407,7 @@ def _wrapped(entry: Entry, arrays: Any) -> torch.Tensor:
 
 
 def _place_of(tensor: torch.Tensor, memory: Any, key: list[Any]) -> Any:
-    """Add a view's place in its memory to the key; return its start, if that is an input.
-
-    In a program that is being traced, the offset is one of its constants.
-    """
+    """Add a view's place to the key, with its offset in a trace; return its start, if an input."""
     offset: Any = tensor.storage_offset()
     shape, stride = tensor.shape, tensor.stride()
     if ACTIVE.tracer is not None:

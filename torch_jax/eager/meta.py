@@ -27,11 +27,7 @@ class Output(NamedTuple):
 
 
 def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
-    """Return outputs by PyTorch's meta function; None without one.
-
-    Where the meta function refuses a call, the CPU's error is raised, or PyTorch's own if the CPU
-    does not raise.
-    """
+    """Return outputs by PyTorch's meta function, None without one; or raise the CPU's error."""
     dynamo.spare_imports()
     given, names = {k: _meta(v) for k, v in kwargs.items()}, twins.names_of(op)
     if "device" in names:

@@ -174,10 +174,7 @@ def _wide_twins(op: Any, given: twins.Named) -> Iterator[twins.Named]:
 
 
 def _twins(op: Any, given: twins.Named) -> Iterator[twins.Named]:
-    """Yield twins of the arguments one after the other, as the values of one may be refused.
-
-    Zeros cannot be divided by, ones may be no index, and a small one may be too small.
-    """
+    """Yield twins of several values: zeros cannot be divided by, and ones may be no index."""
     are_few = sum(tensor.numel() for tensor in tensors_in(given)) <= ELEMENTS_TRIED_ON_CPU
     for most in (2,) * twins.can_be_small(op) + (ELEMENTS_TRIED_ON_CPU,) * are_few:
         for integer in (0, 1):
@@ -194,10 +191,7 @@ def _unusual_masks(given: twins.Named) -> dict[str, tuple[torch.dtype, ...]]:
 
 
 def _is_of_dtypes(op: Any, error: Exception, named: twins.Named) -> bool:
-    """Return whether the CPU refuses the dtypes, and not the values or the sizes of the twins.
-
-    Then it computes with masks and indices of their own dtypes, or with floats in place of all.
-    """
+    """Return whether the CPU refuses the dtypes: it computes with usual masks, or with floats."""
     if " not implemented for '" in str(error):  # by a switch over dtypes
         return True
     usual = {name: _as_mask(named[name], of) for name, of in _unusual_masks(named).items()}
@@ -290,10 +284,7 @@ def _together(written: Any, other: Any) -> Iterator[tuple[torch.Tensor, torch.Te
 
 
 def _relation(a: torch.Tensor, b: torch.Tensor) -> str:
-    """Return how two tensors overlap: ``apart``, ``whole`` (one is the other) or ``part``.
-
-    As in PyTorch, only dense tensors count; others that share elements count as apart.
-    """
+    """Return how tensors overlap: ``apart`` (or not dense), ``whole`` (the same) or ``part``."""
     if a is b:
         return "part" if geometry.repeats(a.shape, a.stride()) else "whole"
     first, second = twins.reach(a), twins.reach(b)

@@ -99,10 +99,7 @@ def reach(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def twins(op: Any, given: Named, make: Make, fewer: bool = True) -> Named:
-    """Return arguments by name as the CPU's kernel takes them.
-
-    ``make`` makes new tensors; counts of elements are small ones, too, unless ``fewer`` is False.
-    """
+    """Return arguments by name for the CPU's kernel, by ``make``; small counts if ``fewer``."""
     once = functools.cache(make)  # one tensor twice among the arguments has one twin
     taken = {name: value for name, value in given.items() if name not in _NOT_FOR_CPU}
     named: Named = jax.tree.map(

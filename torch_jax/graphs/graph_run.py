@@ -59,10 +59,7 @@ class GraphRun:
             return generators.words_later(self.words, self.steps)
 
     def watching_inside(self) -> Any:
-        """See operators again, within an operator that calls Python functions.
-
-        PyTorch takes a mode off while it handles an operator, branches of ``cond`` included.
-        """
+        """See operators within one, for which PyTorch has taken the mode off, as in ``cond``."""
         return nullcontext() if self.mode is None else self.mode
 
     def state_of(self, generator: Any) -> torch.Tensor:

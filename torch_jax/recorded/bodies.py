@@ -66,10 +66,7 @@ class Body:
 
     @functools.cached_property
     def maker(self) -> Part | None:
-        """The part that makes all results at once of numbers, if they depend on nothing else.
-
-        What counts is computed with the rest: bounds of the counts may prove a check of indices.
-        """
+        """The part that makes all results of numbers alone, if any; counts may bound indices."""
         made = Part(self.jaxpr, range(len(self.outs)))
         counts = "iota" in str(made.jaxpr.jaxpr)
         return None if counts or any(self._avals[at].shape for at in made.operands) else made

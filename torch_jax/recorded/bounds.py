@@ -47,10 +47,7 @@ class Check:
         self._proved: dict[int, Interval] = {}  # the widest intervals of these that it holds for
 
     def holds(self, arrays: Sequence[Any]) -> bool:
-        """Return whether it holds for these arrays of the graph, by their least and greatest.
-
-        A program of the check would run what is recorded, and be compiled for each shape.
-        """
+        """Return whether it holds for arrays, by their least and greatest, without a program."""
         given = {at: _of_value(arrays[at]) for at in self._given}
         wider = {at: _around(one, self._proved.get(at, one)) for at, one in given.items()}
         if wider == self._proved:
@@ -62,10 +59,7 @@ class Check:
         return False
 
     def holds_for(self, given: dict[int, Interval]) -> bool:
-        """Return whether it holds for all arrays of the graph between these integers, or for any.
-
-        What holds for an interval holds for all within it.
-        """
+        """Return whether it holds for all arrays between these integers, or for any arrays."""
         known: dict[int, Interval] = {}
         for first, step in self._making:
             found = _results(step.body.jaxpr, step.sources, known, given)

@@ -164,10 +164,7 @@ def _form(fork: State, given: State) -> str:
 
 
 def _of_keys(mine: tuple, other: tuple) -> str | None:
-    """Say what differs between two calls of an operator, by the keys of their entries.
-
-    None if the calls differ only in the places of tensors in their storages.
-    """
+    """Say how the keys of two calls differ; None if only in the places of tensors in storages."""
     for at, (one, two) in enumerate(zip(mine, other, strict=False)):
         if type(one) is type(two) and one == two:
             continue

@@ -71,10 +71,7 @@ def lazy() -> AbstractContextManager[None]:
 
 
 def observed(listener: Listener) -> AbstractContextManager[None]:
-    """Record as a block of :func:`lazy`, and have a listener hear of each graph.
-
-    Within a block, where operators of others are in the same graph, it hears of nothing.
-    """
+    """Record as a block of :func:`lazy`, unless within one; the listener hears of each graph."""
     return _recording("lazy", listener)
 
 
@@ -170,10 +167,7 @@ def install() -> None:
 
 
 def _begin() -> Recorder | None:
-    """Return the recorder of the calling thread, which uses the device for the first time.
-
-    Autograd's threads run operators of other threads' backward passes, and never record.
-    """
+    """Return the recorder of a thread at its first use of the device; autograd's never record."""
     if pytorch.current_graph_task() != -1:
         return None
     _follow(config.get("mode"))

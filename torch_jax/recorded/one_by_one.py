@@ -28,10 +28,7 @@ def compile_nothing() -> bool:
 def run_one_by_one(
     steps: Sequence[Step], given: tuple[list, list, list], wanted: Sequence[int]
 ) -> list[Any]:
-    """Run each operator of a graph as in eager mode; return the results that are wanted.
-
-    All others are let go of after their last use. ``given`` are floats, integers and arrays.
-    """
+    """Run each operator as eager mode does, of floats, integers and arrays; keep what is wanted."""
     operands = Operands(*given)
     dying, by_torch = _dying(steps, frozenset(wanted)), compile_nothing()
     results = operands.results
@@ -54,10 +51,7 @@ def run_one_by_one(
 
 @pytorch.kernels_alone()
 def make(entry: Any, maker: Any, memories: Sequence[Any]) -> list[Any]:
-    """Return at once the new arrays that an operator makes of numbers alone.
-
-    Of its other operands it takes the form only.
-    """
+    """Return arrays made at once of numbers alone, and of the forms of other operands."""
     if absent.is_chosen():
         return [Absent(shape, dtype) for _, shape, dtype in maker.outs]
     call = entry.on_host if compile_nothing() else None
@@ -90,11 +84,7 @@ def _dying(steps: Sequence[Step], wanted: frozenset[int]) -> list[list[int]]:
 
 
 def _by_torch(step: Step, given: list[Any], gone: list[int]) -> list[torch.Tensor] | None:
-    """Run an operator by PyTorch's CPU kernel; None where there is none.
-
-    The operator writes into copies. It writes in place only into an earlier result that no other
-    operator takes.
-    """
+    """Run an operator by PyTorch's CPU kernel, if any; it writes copies, or what no other takes."""
     call = step.entry.on_host
     if call is None:
         return None
@@ -121,10 +111,7 @@ def _as_array(value: Any) -> Any:
 
 
 def at_once() -> AbstractContextManager[Any]:
-    """Return a context in which recorded operators run at once, even where a trace looks at them.
-
-    The user called them outside of that trace.
-    """
+    """Return a context in which recorded operators run, outside of a trace that looks at them."""
     return nullcontext() if jax_core.is_outside_traces() else jax_core.outside_of_traces()
 
 

@@ -357,10 +357,7 @@ def _forms(state: State) -> list[Any]:
 
 
 def _heirs(state: State) -> dict[int, int]:
-    """Return the result that replaces each array of the graph, by the array's number.
-
-    What operators write in place are their last results.
-    """
+    """Return the result that replaces each array: what is written in place is given last."""
     first: dict[int, int] = {}  # the array that the first write of a chain has written over
     heirs: dict[int, int] = {}
     count = 0

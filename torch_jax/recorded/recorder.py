@@ -72,10 +72,7 @@ class Recording:
         return self.log[-1][0].operators + self.passed
 
     def run(self, is_early: bool = True) -> None:
-        """Run what was written down; XLA's error is raised where a node is asked for.
-
-        ``is_early``: a value is looked at.
-        """
+        """Run what was written down, ``is_early`` if for a value; XLA's error is raised later."""
         forks.refuse()
         with self._running:
             if not self._is_over:
@@ -298,10 +295,7 @@ class Recorder:
             self.flush()
 
     def record(self, op: Any, entry: Any, memories: list[Any] | tuple) -> Sequence[Any]:
-        """Write an operator down: its entry over memories; nodes of all that it gives.
-
-        New arrays that depend on no other are made at once, and its indices are checked.
-        """
+        """Write an operator down and check its indices; return nodes, or arrays of numbers."""
         maker = entry.maker
         if maker is None:
             maker = entry.maker = _maker(entry, memories)
@@ -367,10 +361,7 @@ class Recorder:
         return self.listener.takes_checks
 
     def check_later(self, flag: Any, message: str, kind: type[Exception]) -> None:
-        """Raise ``kind(message)`` if the flag is false when the recording has run.
-
-        The listener does so, if it takes checks; else the error is raised where Python waits next.
-        """
+        """Raise ``kind(message)`` if the flag is false, by the listener or at the next wait."""
         check = self.listener.check if self.takes_checks else flags.come_later
         check(flag, message, kind)
 
