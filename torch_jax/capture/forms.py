@@ -64,7 +64,6 @@ class Forms:
     """The forms of the tensors of one call."""
 
     def __init__(self, call: Any):
-        """Take the call, sorted."""
         self._have_forms = dynamo.tensor_guards(_each_once(call))
         self._rest, self._shown = call.rest, _shown(call)
 

@@ -106,14 +106,10 @@ def _entries_of(module: torch.nn.Module) -> list[Entry]:
     return found
 
 
-# --- memories -------------------------------------------------------------------------------------
-
-
 class Memories:
     """The storages that a call reads or writes, in the order in which the observed one met them."""
 
     def __init__(self, observer: Any, left: Any):
-        """Take what the observed call has met, and left behind."""
         met = [one.storage for one in observer.storages.met]
         tensors = [leaf for leaf in observer.leaves if isinstance(leaf, torch.Tensor)]
         # of each memory that is an argument's: the last tensor over it among the arguments
@@ -138,7 +134,6 @@ class Memories:
         self.captured = len(met) - len(self._given)  # how many of them belong to no argument
 
     def of_call(self, call: SortedCall) -> list[Any]:
-        """Return the storages of a call."""
         if not (self._given or self._owners):
             return self._fixed
         found = self._fixed.copy()
@@ -149,7 +144,6 @@ class Memories:
         return found
 
     def _read(self, leaves: Sequence[Any]) -> list[Any]:
-        """Return the gradients that a call reads."""
         return [trees.owned(owner, leaves).grad for owner in self._owners]
 
     def changed(self, call: SortedCall) -> str | None:

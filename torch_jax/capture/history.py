@@ -65,7 +65,8 @@ class Explanation(NamedTuple):
         lines += [f"  {note}" for note in self.notes]
         return f"{self.name}: " + ("\n  ".join(lines) or "not called yet")
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class History(Listener):
@@ -85,7 +86,6 @@ class History(Listener):
         _histories.add(self)
 
     def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
-        """Note a graph that is about to run."""
         if not self._graphs:
             self._python += time.perf_counter() - self._begin
         self._graphs.append(id(state))
@@ -144,7 +144,6 @@ class History(Listener):
         return RUNS_BEFORE_WARNING
 
     def often(self, reasons: str) -> str:
-        """Return that warning."""
         count = self.now.observed
         return f"is pure, and yet its Python ran {count} times: {reasons}. Call its .explain()"
 

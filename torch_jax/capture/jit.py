@@ -149,7 +149,6 @@ class Jitted(Generic[P, R]):
         dynamic: dict[str, dict[int, Any]] | None = None,
         **old: Any,
     ):
-        """See :func:`jit`."""
         for name in old:
             if name not in _OLD:
                 raise TypeError(f"jit() got an unexpected keyword argument {name!r}")
@@ -183,7 +182,6 @@ class Jitted(Generic[P, R]):
         return Jitted, (self.function, *self._options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function, compiled."""
         if (
             is_recording()
             or ACTIVE.tracer is not None

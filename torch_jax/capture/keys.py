@@ -72,8 +72,6 @@ class _ById:
         return str(self._value())
 
 
-# --- making keys ----------------------------------------------------------------------------------
-
 # A NamedTuple's own constructor is a Python function, which costs some microseconds a call.
 _named = tuple.__new__
 
@@ -137,9 +135,6 @@ _READ = list(WORLD.values())
 def world() -> tuple:
     """Return the modes and settings in force, in the order of ``WORLD``."""
     return tuple(map(operator.call, _READ))
-
-
-# --- comparing and explaining them ----------------------------------------------------------------
 
 
 def difference(old: CallKey, new: CallKey) -> str:

@@ -122,7 +122,6 @@ class Observer(Listener):
     # --- operators --------------------------------------------------------------------------------
 
     def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Run an operator that the function called."""
         tensors = list(tensors_in((args, kwargs)))
         if _brings_to_host(func, args, kwargs, tensors):
             raise looks_at(args[-1] if func is not ITEM else args[0])
@@ -132,7 +131,6 @@ class Observer(Listener):
         return self.on_device(func, args, kwargs)
 
     def on_device(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Run an operator on device tensors."""
         for tensor in tensors_in((args, kwargs)):
             self.see(tensor)
         result = func(*args, **kwargs)
@@ -148,7 +146,9 @@ class Observer(Listener):
             return
         self.storages.meet(memory, tensor)
         is_differentiable = tensor.requires_grad and self.history.is_differentiable
-        if is_differentiable and not self.is_of_call(tensor.grad_fn):
+        node: Any = tensor.grad_fn
+        is_of_call = node is not None and node._sequence_nr() > self._last_node
+        if is_differentiable and not is_of_call:
             self.wanted[id(tensor)] = tensor
             if tensor.is_leaf:
                 self.optimizers.note_gradient(tensor)
@@ -156,10 +156,6 @@ class Observer(Listener):
     def owner(self, value: Any) -> Any:
         """Return the place of a value among the arguments, or itself where it is none of them."""
         return self._places.get(id(value), value)
-
-    def is_of_call(self, node: Any) -> bool:
-        """Return whether a node of autograd's graph was made by the call."""
-        return node is not None and node._sequence_nr() > self._last_node
 
     def takes_over(self, tensor: torch.Tensor) -> None:
         """Take a tensor that the call has made for an older one: the state of an optimizer."""
@@ -172,7 +168,6 @@ class Observer(Listener):
     # --- a recorder's listener --------------------------------------------------------------------
 
     def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
-        """Note a graph that is about to run."""
         if not self.is_over:
             self.refuse(f"a value is looked at while it runs ({tracers.user_line()})")
         sources = list(map(self.storages.source, arrays))

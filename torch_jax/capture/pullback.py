@@ -26,7 +26,6 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
-from torch_jax.memory.storage import held_by, is_jax, memory_in
 from torch_jax.recorded import lazy
 from torch_jax.recorded.listener import Listener
 from torch_jax.recorded.program import Program
@@ -47,7 +46,7 @@ class Pullback:
         """Record the backward pass from the results of a call that was just run."""
         self._result, self._positions = left.result, left.positions
         outputs = left.connected
-        inputs = [t for t in observer.wanted.values() if t.requires_grad and is_jax(t)]
+        inputs = [t for t in observer.wanted.values() if t.requires_grad and storage.is_jax(t)]
         _refuse_entangled(observer, inputs)
         saved = autograd_nodes.saved_memories(outputs)
         self._saves = bool(saved)
@@ -60,7 +59,7 @@ class Pullback:
         given = [_stand_in(one) for one in outputs]
         for at, one in enumerate(given):
             observer.storages.makes(one)
-            observer.storages.comes_from(held_by(one), OfGradient(at))
+            observer.storages.comes_from(storage.held_by(one), OfGradient(at))
         before = {id(memory): memory.array for memory in observer.storages.all()}
         is_not_run = Listener(takes_checks=True)
         with lazy.observed(is_not_run), observer.watching(), _without_hooks(inputs):
@@ -88,7 +87,7 @@ class Pullback:
         self.residuals = sorted({s.node for s in self._sources if isinstance(s, OfResult)})
         # the place of each gradient's memory among the results, or the gradient of a result itself
         self._made: list[tuple[Any, Form] | None] = [
-            None if g is None else (_place(observer, held_by(g)), Form.of(g)) for g in found
+            None if g is None else (_place(observer, storage.held_by(g)), Form.of(g)) for g in found
         ]
         nodes = [one[0] for one in self._made if one is not None and type(one[0]) is int]
         self._program = Program(state, tuple(dict.fromkeys(nodes)), (), arrays)
@@ -181,7 +180,7 @@ def _saved(source: Any, of_node: dict[int, Any], storages: list[Any]) -> Any:
     if isinstance(source, OfResult):
         return of_node[source.node]
     if isinstance(source, OfStorage):
-        return memory_in(storages[source.at])
+        return storage.memory_in(storages[source.at])
     return None if isinstance(source, OfGradient) else source.array
 
 
@@ -203,7 +202,6 @@ class _Connected(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Return the gradients of the inputs, by the program of the backward pass."""
         if ctx.pullback._saves:
             ctx.saved_tensors  # noqa: B018, asked for what it raises
         found = ctx.pullback.run(ctx.arrays, gradients, ctx.drawn)

@@ -13,12 +13,12 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain, count
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -30,7 +30,6 @@ from torch_jax.capture.arguments import Arguments, SortedCall
 from torch_jax.capture.forms import Forms
 from torch_jax.capture.guards import SHARES
 from torch_jax.capture.history import History
-from torch_jax.capture.keys import CallKey
 from torch_jax.capture.left_behind import LeftBehind, describe
 from torch_jax.capture.observer import Observer, Refusal, raise_failed_checks
 from torch_jax.capture.pullback import Pullback
@@ -74,12 +73,11 @@ class Pure:
         """Take the function; ``audits`` is "warn" or "error", or none where it cannot differ."""
         self._function, self._arguments, self.history = function, arguments, history
         self._audits = audits
-        self._kinds: OrderedDict[CallKey, _Kind] = OrderedDict()  # the latest last
-        self._calls = itertools.count()
+        self._kinds: OrderedDict[keys.CallKey, _Kind] = OrderedDict()  # the latest last
+        self._calls = count()
         self.is_broken = False  # whether Python runs at each call, since the promise did not hold
 
     def clear(self) -> None:
-        """Forget every program."""
         self._kinds.clear()
         self.is_broken = False
 
@@ -120,7 +118,6 @@ class Pure:
         return self._observe(call, reason, keeps=not shares)
 
     def _used(self, kind: _Kind, replay: Replay) -> None:
-        """Note that a program was used last."""
         replay.used = next(self._calls)
         if kind.replays[:1] != [replay]:
             with suppress(ValueError):  # another thread may have dropped it
@@ -148,7 +145,11 @@ class Pure:
         before = {at: memory_of(call.leaves[at]) for at in call.parts}
         with call.by_value() as own:
             observer = Observer(call.originals(), own, self.history)
-            found = observe(observer, self._function, call, _graded(kind, call))
+            for known, _ in chain.from_iterable(one.left.gradients for one in kind.replays):
+                # earlier calls replaced its ``.grad``: ``p.grad = None`` is no operator
+                at_place = known.tensor if known.place is None else call.leaves[known.place]
+                observer.optimizers.note_gradient(at_place)
+            found = observe(observer, self._function, call)
             outside = {at for at in own if _is_reached(call, at, found.result)}
             at_home = {at for at in own if call.parts[at].is_set_to(own[at])}
         for at, old in before.items():
@@ -191,7 +192,7 @@ class Pure:
         self.give_up(f"{text}. Its Python runs at each call from now on")
         return found.result
 
-    def _keep(self, key: CallKey, kind: _Kind, replay: Replay) -> None:
+    def _keep(self, key: keys.CallKey, kind: _Kind, replay: Replay) -> None:
         """Keep a program, and forget those that were not used for longest, if they are too many."""
         self._kinds.pop(key, None)
         self._kinds[key] = kind
@@ -205,22 +206,9 @@ class Pure:
                 self._kinds.pop(at, None)
 
 
-def _graded(kind: _Kind, call: SortedCall) -> list[torch.Tensor]:
-    """Return whose ``.grad`` earlier calls replaced: ``p.grad = None`` is no operator."""
-    found = [known for replay in kind.replays for known, _ in replay.left.gradients]
-    return [one.tensor if one.place is None else call.leaves[one.place] for one in found]
-
-
-def observe(
-    observer: Observer,
-    function: Callable[..., Any],
-    call: SortedCall,
-    graded: Iterable[torch.Tensor],
-) -> Observed:
-    """Call a function, which may replace the ``.grad`` of ``graded``; find out how to repeat it."""
+def observe(observer: Observer, function: Callable[..., Any], call: SortedCall) -> Observed:
+    """Call a function, and find out how to repeat the call without its Python."""
     world, forms = keys.world(), Forms(call)
-    for tensor in graded:
-        observer.optimizers.note_gradient(tensor)
     torch.clear_autocast_cache()  # it has casts of parameters, which later calls have to make again
     with observed(observer):
         with observer.watching():

@@ -40,7 +40,6 @@ class Form(NamedTuple):
 
     @staticmethod
     def of(tensor: torch.Tensor) -> Form:
-        """Return the form of a tensor."""
         return Form(
             tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()),
             tensor.is_conj(), tensor.is_neg(), tensor.is_inference(),
@@ -114,7 +113,6 @@ class Template(NamedTuple):
     leaves: list[Any]
 
     def build(self, call: Call) -> Any:
-        """Return the value of one call."""
         return trees.unflatten(self.form, list(map(call.leaf, self.leaves)))
 
     def difference(self, other: Template) -> str | None:
@@ -136,7 +134,6 @@ class Call:
         self._tensors: dict[int, torch.Tensor] = {}  # new ones, by their number in the templates
 
     def leaf(self, leaf: Any) -> Any:
-        """Return one leaf of a template."""
         kind = type(leaf)
         if kind is Same:
             return leaf.value
@@ -178,7 +175,6 @@ class Results:
         self._known = {id(one.tensor): one.tensor for one in observer.storages.met}
 
     def of(self, value: Any) -> Template:
-        """Return the template of a value of the call."""
         leaves, form = trees.flatten(value)
         return Template(form, list(map(self._leaf, leaves)))
 
@@ -212,7 +208,8 @@ class Results:
         if at == len(self.new):
             self.new.append(memory)
         number = self._numbers.setdefault(id(value), len(self._numbers))
-        form, is_whole = Form.of(value), storage.is_whole(value, memory.array) and value.numel() > 0
+        form = Form.of(value)
+        is_whole = storage.is_whole(value, storage.held_by(value)) and value.numel() > 0
         is_plain = form.is_of_mode() and not (form.conj or form.neg)
         return NewTensor(at, form, is_whole and is_plain, number, is_spent)
 

@@ -34,7 +34,6 @@ class Fixed(NamedTuple):
     array: Any
 
     def read(self, _leaves: Any) -> Any:
-        """Return the array of one call."""
         return self.array
 
 
@@ -73,7 +72,6 @@ class Storages:
             self._made[id(memory)] = memory
 
     def is_made(self, memory: Any) -> bool:
-        """Return whether the call has made a storage."""
         return self._made.get(id(memory)) is memory
 
     def disown(self, memory: Any) -> None:

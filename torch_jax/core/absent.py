@@ -45,7 +45,6 @@ class Absent(jax.Array):
         self.sharding = sharding or SingleDeviceSharding(jax.local_devices()[0])
 
     def devices(self) -> set[Any]:
-        """Return the devices of the target."""
         return self.sharding.device_set
 
     def is_deleted(self) -> bool:
@@ -53,7 +52,6 @@ class Absent(jax.Array):
         return False
 
     def block_until_ready(self) -> Absent:
-        """Return the array itself."""
         return self
 
     def __array__(self, *_dtype: Any, **_copy: Any) -> np.ndarray:

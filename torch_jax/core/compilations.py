@@ -41,11 +41,9 @@ class Counts(NamedTuple):
         return self.compile_seconds + self.load_seconds
 
     def plus(self, other: Iterable[float]) -> Counts:
-        """Return the sum of both."""
         return Counts(*map(operator.add, self, other))
 
     def minus(self, other: Iterable[float]) -> Counts:
-        """Return the counts since ``other``."""
         return Counts(*map(operator.sub, self, other))
 
     def by_name(self) -> dict[str, float]:

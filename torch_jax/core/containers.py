@@ -142,9 +142,6 @@ def _slots(base: type) -> Iterator[str]:
     yield from (s for s in ((slots,) if isinstance(slots, str) else slots) if s[:2] != "__")
 
 
-# --- objects, by their attributes -----------------------------------------------------------------
-
-
 def _object_apart(value: Any) -> Parts:
     """Take fields as children unless JAX marks them ``static``, and values that hold arrays."""
     attributes = vars_of(value)
@@ -186,9 +183,6 @@ def _output_together(kind: type, parts: Parts) -> Any:
     for key in keys:
         OrderedDict.__setitem__(made, key, made.__dict__[key])
     return made
-
-
-# --- what PyTorch knows ---------------------------------------------------------------------------
 
 
 def _node_apart(value: Any) -> Parts:

@@ -86,7 +86,6 @@ class Traffic:
         self.clear()
 
     def clear(self) -> None:
-        """Set all sums to zero."""
         self._sums: tuple[int, int, float] = (0, 0, 0.0)
 
     def to_device(self, count: int) -> None:

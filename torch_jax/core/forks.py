@@ -41,10 +41,7 @@ def is_lost() -> bool:
 
 
 def refuse(*_ignored: Any) -> None:
-    """Raise in a process that has lost the device.
-
-    >>> refuse()  # not in this one
-    """
+    """Raise in a process that has lost the device."""
     if _lost:
         raise RuntimeError(
             "Cannot re-initialize jax in forked subprocess. To use jax with multiprocessing, you "

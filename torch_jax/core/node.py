@@ -16,17 +16,14 @@ class Sized:
 
     @property
     def size(self) -> int:
-        """Return the number of elements of the array."""
         return math.prod(self.shape)
 
     @property
     def ndim(self) -> int:
-        """Return the number of dimensions of the array."""
         return len(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Return the number of bytes of the array."""
         return self.size * self.dtype.itemsize
 
 

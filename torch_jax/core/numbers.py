@@ -51,13 +51,6 @@ class GivenNumber(float):
 
     slot: int
 
-    @classmethod
-    def of(cls, value: float, slot: int) -> GivenNumber:
-        """Return a value that knows its slot."""
-        number = cls(value)
-        number.slot = slot
-        return number
-
 
 class Number(torch.SymFloat):
     """A Python float whose value is an input of the compiled program.
@@ -79,7 +72,6 @@ class Number(torch.SymFloat):
         return repr(float(self))
 
     def is_integer(self) -> bool:
-        """Return whether the value has no fraction."""
         return float(self).is_integer()
 
 
@@ -160,7 +152,9 @@ def given(value: Any) -> GivenNumber:
     number = _number_in(value)
     if number is None:
         raise TypeError(f"{value!r} is a symbolic number of another program")
-    return GivenNumber.of(number.value, number.slot)
+    found = GivenNumber(number.value)
+    found.slot = number.slot
+    return found
 
 
 def fixed(value: Any) -> Any:

@@ -128,15 +128,9 @@ def _key_of(name: Any) -> Any:
     return kinds[not isinstance(name, str)](name)
 
 
-# --- classes that others have registered with JAX -------------------------------------------------
-
-
 def _as_jax_does(node: Any) -> tuple[list[Any], Any]:
     """Return the children of a node, and its structure down to these."""
     return jax.tree_util.tree_flatten(node, is_leaf=lambda child: child is not node)
-
-
-# --- dicts ----------------------------------------------------------------------------------------
 
 
 def _keys_and(elements: dict[Any, Any]) -> list[tuple[Any, Any]]:

@@ -49,7 +49,9 @@ def attend(
         return _of_nothing(query, key, value)
     flash = _flash_takes(query, key, value, attn_mask, dropout_p)
     causal_mask = attn_mask is not None and is_causal  # PyTorch's math refuses both
-    fusable = _fusable(query, key, value, attn_mask, enable_gqa) and not _transformed(dropout_p)
+    # the operator has no tangents, and ``vmap`` asks how its examples draw random numbers
+    transformed = functorch.forward_mode() or (dropout_p > 0 and functorch.transforms_active())
+    fusable = _fusable(query, key, value, attn_mask, enable_gqa) and not transformed
     fusable = fusable and not (dropout_p and compile_nothing())  # nor is the CPU's kernel for it
     if not fusable or (causal_mask and not flash):
         options = {"scale": scale, "enable_gqa": enable_gqa}
@@ -116,14 +118,6 @@ def _fusable(query, key, value, attn_mask, enable_gqa) -> bool:
     )
     lengths = key.shape[2] == value.shape[2] and query.shape[3] == key.shape[3]
     return batch and heads and lengths and query.dtype.is_floating_point
-
-
-def _transformed(dropout_p: float) -> bool:
-    """Return whether a transform wants tangents, or examples to draw: the operator has no rule."""
-    return functorch.forward_mode() or (dropout_p > 0 and functorch.transforms_active())
-
-
-# --- gradients of gradients -----------------------------------------------------------------------
 
 
 def differentiate(grad, query, key, value, bias, wanted, *rest, scale=None) -> Any:

@@ -168,9 +168,6 @@ _MAKERS: dict[str, Callable[[Any], Kernel]] = {
 }
 
 
-# --- the cache of cast weights --------------------------------------------------------------------
-
-
 class _Cast(NamedTuple):
     """A cast weight, and the weight with its version at the time of the cast."""
 

@@ -22,13 +22,12 @@ from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.core import precision, trees
 from torch_jax.core.active import ACTIVE, unrecorded
 from torch_jax.dispatch import call_jax, jax_programs, ladder
-from torch_jax.dispatch.call_jax import Recent
 from torch_jax.eager.entry import by_parameter
 from torch_jax.eager.twins import by_name
 from torch_jax.memory import storage, transfer
 
 _NO_WORDS = np.zeros(4, np.uint32)
-_examples = Recent(ENTRIES_REMEMBERED)
+_examples = call_jax.Recent(ENTRIES_REMEMBERED)
 
 
 class Given(NamedTuple):

@@ -63,7 +63,7 @@ def _install() -> list[Any]:
             if (rule := _rule(op)) is not None:
                 _register(libraries[op.namespace], op, rule)
     for op in _composites():
-        _register(libraries["aten"], op, _composed(op))
+        _register(libraries["aten"], op, functools.partial(_composed, op))
     _register(libraries["aten"], _attention, attention_choice.attend)
     return list(libraries.values())
 
@@ -101,9 +101,6 @@ def _rule(op: Any) -> Rule | None:
     if draws or lowering.concrete is True or lowering.writes:
         return None
     return _in_place(op) if op._schema.is_mutable else functools.partial(_over_batches, op)
-
-
-# --- operators of the table -----------------------------------------------------------------------
 
 
 def _over_batches(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -147,9 +144,6 @@ def _functional(op: Any, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-# --- composites -----------------------------------------------------------------------------------
-
-
 def _composites() -> Iterator[Any]:
     """Yield overloads composed by PyTorch, but not under vmap, or by a kernel of ours."""
     kinds = [key.name for key in pytorch.COMPOSITE_KEYS]
@@ -168,15 +162,11 @@ def _is_functional(schema: Any) -> bool:
     return not schema.is_mutable and all(r.alias_info is None for r in schema.returns)
 
 
-def _composed(op: Any) -> Rule:
-
-    def rule(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return ladder.kernel_of(op)(*args, **kwargs)
-        except RuntimeError as error:  # PyTorch's composites of an ``out=`` overload among them
-            decomposition = pytorch.decompositions().get(op)
-            if decomposition is None:
-                raise _LoopInstead from error
-            return decomposition(*args, **kwargs)
-
-    return rule
+def _composed(op: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return ladder.kernel_of(op)(*args, **kwargs)
+    except RuntimeError as error:  # PyTorch's composites of an ``out=`` overload among them
+        decomposition = pytorch.decompositions().get(op)
+        if decomposition is None:
+            raise _LoopInstead from error
+        return decomposition(*args, **kwargs)

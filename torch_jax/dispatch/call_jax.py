@@ -175,9 +175,6 @@ def form_of(tensor: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(map(int, tensor.shape)), dtypes.to_jax(tensor.dtype))
 
 
-# --- gradients ------------------------------------------------------------------------------------
-
-
 def run(program: Program, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Return the results of a program, visible to autograd and functions of ``torch.func``."""
     wanted: tuple[int, ...] = ()
@@ -260,28 +257,20 @@ def _backward_of(
     return _forward_of(program, plan).pullback(needed, present), list(tensors)
 
 
-# --- the operator ---------------------------------------------------------------------------------
-
 SCHEMA = "call_jax(Tensor[] tensors, int program) -> Tensor[]"
-_NAME = "torch_jax::call_jax"
 
 
 def call(tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
     """Run the operator on the device: each program has its own kernel, which dies with it."""
     found = jax_programs.numbered(program)
     if found.kernel is None:
-        found.kernel = _kernel(found)
+        op, static = torch.ops.torch_jax.call_jax.default, frozenset({"program"})
+        lowering = Lowering(
+            op.name(), lambda arrays, _: found(arrays), static, meta=False, check=found.check
+        )
+        found.kernel = Kernel(op, lowering, signature(op, static))
+        ladder.override_kernels.add(found.kernel)
     return found.kernel.call(tensors, program)
-
-
-def _kernel(program: Program) -> Kernel:
-    op = torch.ops.torch_jax.call_jax.default
-    static = frozenset({"program"})
-    check = program.check
-    lowering = Lowering(_NAME, lambda arrays, _: program(arrays), static, meta=False, check=check)
-    kernel = Kernel(op, lowering, signature(op, static))
-    ladder.override_kernels.add(kernel)
-    return kernel
 
 
 def _check_of(program: Program) -> Callable[..., Any] | None:

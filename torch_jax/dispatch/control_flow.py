@@ -24,7 +24,6 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
-from torch_jax.memory.storage import is_jax
 
 Dense = Callable[..., Any]
 
@@ -146,7 +145,7 @@ def _wrapped(arrays: Iterable[Any], kinds: Iterable[torch.dtype | None]) -> list
 
 def _any_traced(operands: Iterable[Any]) -> bool:
     return any(
-        isinstance(x, torch.Tensor) and is_jax(x) and is_traced(storage.memory_of(x))
+        isinstance(x, torch.Tensor) and storage.is_jax(x) and is_traced(storage.memory_of(x))
         for x in operands
     )
 

@@ -190,7 +190,7 @@ def _storage_kernel(op: Any) -> Call | None:
     if is_composite(op) or name not in KERNELS:
         return None
     if name in COPIES:
-        return by_torch.kernel(op, signature(op, frozenset()), KERNELS[name], by_torch.on_cpu(op))
+        return _at_once_on_cpu(op, KERNELS[name])
     return KERNELS[name]
 
 

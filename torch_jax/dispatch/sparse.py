@@ -20,7 +20,6 @@ from torch_jax.core import errors
 from torch_jax.dispatch import cpu
 from torch_jax.dispatch.storage_kernels import kernel
 from torch_jax.eager import variants
-from torch_jax.eager.variants import entering
 
 _COO = "SparsePrivateUse1"
 _COMPRESSED = "SparseCsrPrivateUse1"
@@ -61,7 +60,7 @@ _REFUSED = {
 }
 
 _KERNELS: dict[str, Callable[..., Any]] = {}
-_kernel = entering(_KERNELS)
+_kernel = variants.entering(_KERNELS)
 
 
 def install() -> list[Any]:
@@ -133,7 +132,6 @@ def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _make(like: Any, indices: Any, values: Any, coalesced: bool = False) -> Any:
-    """Return a sparse tensor with other indices or values than ``like``."""
     options: Any = {"is_coalesced": coalesced or not indices.shape[1], "check_invariants": False}
     return torch.sparse_coo_tensor(indices, values, like.shape, **options)
 
@@ -141,14 +139,6 @@ def _make(like: Any, indices: Any, values: Any, coalesced: bool = False) -> Any:
 def _places(indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return an index for each sparse dim; without any, for one of size 1."""
     return tuple(indices.unbind(0)) or (indices.new_zeros(indices.shape[1]),)
-
-
-def _added(dense: torch.Tensor, sparse: Any, values: torch.Tensor) -> torch.Tensor:
-    """Return a dense tensor with values added at the places of a sparse one."""
-    if sparse._nnz():  # there may be no place at all
-        places = _places(sparse._indices())
-        _over_places(dense, sparse).index_put_(places, values, accumulate=True)
-    return dense
 
 
 def _over_places(dense: torch.Tensor, sparse: Any) -> torch.Tensor:
@@ -192,9 +182,6 @@ def _sparse_mask(self, mask) -> Any:
     return _make(mask, indices, values, mask.is_coalesced())
 
 
-# --- arithmetic -----------------------------------------------------------------------------------
-
-
 @_kernel("add.out")
 def _add_out(self, other, *, alpha=1, out) -> Any:
     """Add a sparse tensor to a dense or sparse one; PyTorch's other overloads come by here."""
@@ -210,7 +197,10 @@ def _add_out(self, other, *, alpha=1, out) -> Any:
     values = other._values().to(wanted) * alpha
     if self.layout == torch.strided:
         dense = self if out is self else out.resize_(self.shape).copy_(self)
-        return _added(dense, other, values.to(out.dtype))
+        if other._nnz():  # there may be no place at all
+            places, values = _places(other._indices()), values.to(out.dtype)
+            _over_places(dense, other).index_put_(places, values, accumulate=True)
+        return dense
     indices = torch.cat([self._indices(), other._indices()], 1)
     values = torch.cat([self._values().to(out.dtype), values.to(out.dtype)])
     total = _make(self, indices, values)
@@ -227,9 +217,6 @@ def _multiply_out(self, other, *, out) -> Any:
     product = _on_cpu(torch.ops.aten.mul.Tensor, self, other)
     errors.refuse_cast(product.dtype, out.dtype)
     return torch.ops.aten.copy_sparse_to_sparse_(out, product)
-
-
-# --- gradients of tables --------------------------------------------------------------------------
 
 
 @kernel("_embedding_bag_backward")
@@ -251,9 +238,6 @@ def _embedding_bag_backward(
         return make(grad, indices, offsets, *bags, num_weights, *options)
     make = torch.ops.aten._embedding_bag_dense_backward
     return make(grad, indices, *bags, maximum_indices, num_weights, *options)
-
-
-# --- products -------------------------------------------------------------------------------------
 
 
 @_kernel("mm")

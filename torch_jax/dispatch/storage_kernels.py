@@ -24,7 +24,6 @@ from torch_jax.core.costs import TRAFFIC
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.eager import refusals, variants
-from torch_jax.eager.variants import entering
 from torch_jax.memory import dtypes, geometry, parts, sharding, shared, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage, wrap
 
@@ -40,7 +39,7 @@ COPIES = frozenset(("clone", "_local_scalar_dense"))
 
 
 KERNELS: dict[str, Callable[..., Any]] = {}
-kernel = entering(KERNELS)
+kernel = variants.entering(KERNELS)
 
 
 def redispatch_to_meta(op: Any) -> Callable[..., Any]:

@@ -123,7 +123,6 @@ def _kind(value: Any) -> Any:
 
 
 def _without_floats(known: Any) -> Any:
-    """Return the key of a call with its floats left out."""
     if type(known) is tuple:
         return tuple(map(_without_floats, known))
     return float if type(known) is float else known

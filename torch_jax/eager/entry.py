@@ -29,7 +29,6 @@ from torch_jax.eager import signature as kinds
 from torch_jax.eager.meta import Output, is_channels_last
 from torch_jax.eager.signature import Signature
 from torch_jax.memory import dtypes, generators, geometry, storage, windows
-from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
 from torch_jax.ops.precision import precisions_are
 from torch_jax.ops.registry import InOrder, Leading, Lowering
@@ -188,7 +187,7 @@ def template(sig: Signature, args, kwargs, slots) -> dict[str, Any]:
 def _view(slot: int, tensor: torch.Tensor) -> tuple[View, bool]:
     """Return the place of a tensor, and whether its start is an input of its own."""
     size, stride, dtype = tuple(tensor.shape), tensor.stride(), dtypes.to_jax(tensor.dtype)
-    if not is_jax(tensor):  # a CPU operand is read from a contiguous copy
+    if not storage.is_jax(tensor):  # a CPU operand is read from a contiguous copy
         return View(slot, size, geometry.row_major(size), 0, dtype), False
     view = View(slot, size, stride, int(tensor.storage_offset()), dtype)
     memory = storage.held_by(tensor)

@@ -62,7 +62,9 @@ class Kernel:
         sig, random, chance = self.signature, self.lowering.random, self.lowering.drawn_if
         positional, by_name, writes = sig.positional, sig.by_name, sig.writes
         collect, launch, head = self._collect, self._launch(), self._head
-        sees_conj = _sees_conj(self.op)
+        # where conjugated views are resolved here: PyTorch does most, our operators theirs
+        keys = ("Conjugate", "Negative") if self.op.namespace != "torch_jax" else ()
+        sees_conj = any(pytorch.has_kernel(self.op.name(), key) for key in keys)
         # the place of a generator among positional arguments; past the end if keyword-only
         generator_at = [*positional, GENERATOR].index(GENERATOR)
 
@@ -237,7 +239,6 @@ class Kernel:
         return self.signature.returned((), self.signature.named(args, kwargs))
 
     def _collect(self, kind, value, key, memories, storages) -> None:
-        """Add one argument to the key and the memories."""
         if kind == DROP:
             if isinstance(value, torch.device):
                 errors.check_ordinal(value)
@@ -422,12 +423,6 @@ def _place_of(tensor: torch.Tensor, memory: Any, key: list[Any]) -> Any:
     return place.given() if ACTIVE.recorder is None else place
 
 
-def _sees_conj(op: Any) -> bool:
-    """Return whether to resolve conjugated views here: PyTorch does most, our operators theirs."""
-    keys = ("Conjugate", "Negative") if op.namespace != "torch_jax" else ()
-    return any(pytorch.has_kernel(op.name(), key) for key in keys)
-
-
 def _is_lazy(value: Any) -> bool:
     """Return whether a tensor's conjugate or negative bit is set."""
     return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
@@ -448,7 +443,6 @@ class _OneNumber(NamedTuple):
 
 
 def _repeated(storages: list) -> int:
-    """Return how many inputs repeat a number."""
     numbers = [id(one) for one in storages if type(one) is _OneNumber]
     return len(numbers) - len(set(numbers))
 

@@ -59,7 +59,6 @@ class OnHost:
 
 
 def _filled(kind: int | None, placed: Any, memories: list[Any]) -> Any:
-    """Return an argument's value, out of the memories."""
     if isinstance(placed, View):
         return _view(placed, memories)
     if isinstance(placed, Number):

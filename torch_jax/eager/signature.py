@@ -34,7 +34,6 @@ class Signature(NamedTuple):
     returns: tuple[str | None, ...]  # for each, the argument that it aliases; None: a new tensor
 
     def named(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call by their names."""
         return dict(zip(self.names, args, strict=False)) | kwargs
 
     def split(self, named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

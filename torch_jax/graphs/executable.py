@@ -80,7 +80,9 @@ class Executable:
         self.graph, self.name, self._donated = graph, name, donated
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._on_host = [at for at, node in enumerate(placeholders) if _is_on_host(node)]
-        written = _written(graph)
+        # by ``copy_``
+        copies = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+        written = {node.args[0] for node in copies}
         self._written = [at for at, node in enumerate(placeholders) if node in written]
         results: Any = graph.graph.output_node().args[0]
         self._to_host = [at for at, one in enumerate(results) if _goes_to_host(one)]
@@ -155,12 +157,6 @@ class Executable:
             value = next(new[dtype]) if dtype in new else inside[at]
             if at in self._written:
                 given[at].copy_(value)
-
-
-def _written(graph: fx.GraphModule) -> set[Any]:
-    """Return the inputs that a graph writes by ``copy_``."""
-    copies = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
-    return {node.args[0] for node in copies}
 
 
 def _is_on_host(node: Any) -> bool:

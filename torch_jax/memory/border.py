@@ -20,8 +20,6 @@ from torch_jax.core.costs import TRAFFIC
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, sharding, storage, transfer
 
-# --- a tensor as an array -------------------------------------------------------------------------
-
 
 def array_of(value: Any) -> Any:
     """Return a tensor as an array, other values unchanged. See ``torch_jax.to_jax``."""
@@ -73,9 +71,6 @@ def _refuse_strange(tensor: torch.Tensor) -> None:
         raise TypeError(f"{shown}: {type(tensor).__name__} has no memory of its own")
 
 
-# --- an array as a tensor -------------------------------------------------------------------------
-
-
 def tensor_of(value: Any) -> Any:
     """Return an array as a tensor, other values unchanged. See ``torch_jax.from_jax``."""
     if isinstance(value, jax.Array):
@@ -122,9 +117,6 @@ def _dtype_of(array: Any) -> torch.dtype:
         raise TypeError(
             f"{shown}: PyTorch has no dtype {array.dtype}. Use array.astype(...)"
         ) from None
-
-
-# --- what no conversion takes ---------------------------------------------------------------------
 
 
 def _deleted(what: str) -> Exception:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -72,13 +73,8 @@ def raise_failed() -> None:
     with _changing:
         asked = list(_asked)
         _asked.clear()
-    for flag, some in asked:
-        if not _holds(flag):
-            _raise_first(some)
-
-
-def _raise_first(some: list[_Late]) -> None:
-    for flag, message, kind in some:
+    failed = chain.from_iterable(some for flag, some in asked if not _holds(flag))
+    for flag, message, kind in failed:
         if not _holds(flag, if_failed=True):  # waiting for its other results says so
             raise kind(f"{message} (in an earlier call; check_indices='always' raises at once)")
 

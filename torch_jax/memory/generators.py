@@ -109,7 +109,6 @@ class JaxGenerator(pytorch.CpuGenerator):
         return drawn
 
     def where(self) -> tuple[int, int]:
-        """Return the seed and the offset."""
         return self.advance(0)
 
     def advance(self, steps: int) -> tuple[int, int]:

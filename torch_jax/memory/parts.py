@@ -217,7 +217,6 @@ def _written(memory: jax.Array, box: Box, source: torch.Tensor) -> jax.Array:
 
 
 def _changed(part: jax.Array, inside: Slices, host: np.ndarray, device: Any) -> jax.Array:
-    """Return a part with a slice of it replaced."""
     with x64():
         if _covers(inside, part.shape):
             return jax.device_put(host, device)

@@ -26,7 +26,6 @@ from torch_jax._private import jax_core
 from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.compiler import options
 from torch_jax.core import absent
-from torch_jax.core.absent import Absent
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import processes
@@ -40,19 +39,16 @@ class Use:
 
     @classmethod
     def begin(cls, mesh: Mesh) -> None:
-        """Note that an array is about to be sharded over a mesh."""
         cls.meshes[mesh] = None
         cls.begun = True
 
 
 def meet(array: jax.Array) -> None:
     """Note an array of the user's as a memory: it may lie on a mesh, or another device."""
-    found = sharding_of(array)
-    if is_at_home(array):
-        return
-    Use.begun = True
-    if isinstance(found, NamedSharding) and isinstance(found.mesh, Mesh):
-        Use.begin(found.mesh)
+    if not is_at_home(array):
+        Use.begun, found = True, array.sharding
+        if isinstance(found, NamedSharding) and isinstance(found.mesh, Mesh):
+            Use.begin(found.mesh)
 
 
 def is_at_home(array: jax.Array) -> bool:
@@ -103,7 +99,6 @@ def named(mesh: Mesh, spec: Any, shape: Sequence[int]) -> NamedSharding:
 
 
 def _fault(mesh: Mesh, spec: tuple[Any, ...], shape: tuple[int, ...]) -> str | None:
-    """Return the fault of a specification, None where there is none."""
     if len(spec) > len(shape):
         return f"it names {len(spec)} dimensions, and the tensor has {len(shape)}"
     met: set[str] = set()
@@ -183,7 +178,7 @@ def describe(mesh: Mesh) -> str:
 def placed(array: Any, sharding: Any) -> jax.Array:
     """Return an array, of host or devices, with this sharding; each device gets its part only."""
     if absent.is_chosen():
-        return Absent(array.shape, array.dtype, sharding)
+        return absent.Absent(array.shape, array.dtype, sharding)
     if processes.is_wide(sharding):
         return processes.laid(array, sharding)
     with x64():

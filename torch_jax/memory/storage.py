@@ -141,8 +141,6 @@ def give_back(storages: Sequence[Any], arrays: Sequence[Any]) -> None:
     """Give storages arrays in place of tracers of this thread; no other thread replaces those.
 
     It is one call of C: a signal comes before it or after it.
-
-    >>> give_back([], [])
     """
     _exhaust(map(setattr, storages, _ARRAY, arrays))
 
@@ -196,14 +194,8 @@ def is_whole(tensor: torch.Tensor, memory: jax.Array) -> bool:
 
 def place_of(tensor: torch.Tensor, memory: jax.Array) -> windows.Place:
     """Return the place of ``tensor`` in ``memory``."""
-    return windows.place(
-        memory.shape,
-        memory.dtype,
-        tuple(tensor.shape),
-        tensor.stride(),
-        int(tensor.storage_offset()),
-        dtypes.to_jax(tensor.dtype),
-    )
+    form = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+    return windows.place(memory.shape, memory.dtype, *form, dtypes.to_jax(tensor.dtype))
 
 
 @functools.lru_cache(ENTRIES_REMEMBERED)

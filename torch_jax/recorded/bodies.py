@@ -28,7 +28,6 @@ class Part:
     maker, slots, check, simple, key, on_host = False, (), (), False, (), None
 
     def __init__(self, closed: Any, outputs: Iterable[int]):
-        """Take the jaxpr of the entry, and the numbers of the results."""
         self.jaxpr, used = jax_core.with_outputs(closed, outputs)
         self.outs = _outs(self.jaxpr)
         # the places of those operands of the entry that it takes

@@ -65,7 +65,6 @@ class ForTarget(Lowered):
     """
 
     def __init__(self, lowered: Any, name: str, state: State):
-        """Take what JAX has lowered for a graph."""
         super().__init__(lowered)
         self.name, self.operators, self.calls = name, state.operators, 0
         self.line = state.steps()[-1].line

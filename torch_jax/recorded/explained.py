@@ -85,10 +85,7 @@ def _again(state: State, program: Any) -> str:
 
 def _first_operator(state: State) -> State | None:
     """Return the operator of a state, or the first one after the arrays that are given there."""
-    for one in _below(state):
-        if one.step is not None:
-            return one
-    return None
+    return next((one for one in _below(state) if one.step is not None), None)
 
 
 def _below(state: State) -> Iterator[State]:

@@ -17,7 +17,6 @@ class Counts:
         self.clear()
 
     def clear(self) -> None:
-        """Set all counters to zero."""
         self.operators = 0  # that were recorded and run
         self.graphs = 0  # recordings that were run
         self.hits = 0  # those of them that ran a program of an earlier one
@@ -28,13 +27,11 @@ class Counts:
         self.explanations: deque[str] = deque(maxlen=EXPLANATIONS_KEPT)
 
     def ran(self, operators: int) -> None:
-        """Count a recording of so many operators."""
         with self._lock:
             self.operators += operators
             self.graphs += 1
 
     def found(self) -> None:
-        """Count a recording that has found its program."""
         with self._lock:
             self.hits += 1
 

@@ -12,7 +12,6 @@ import torch
 
 from torch_jax._private import jax_core, pytorch
 from torch_jax.core import absent
-from torch_jax.core.absent import Absent
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, sharding, shared, transfer, windows
@@ -53,7 +52,7 @@ def run_one_by_one(
 def make(entry: Any, maker: Any, memories: Sequence[Any]) -> list[Any]:
     """Return arrays made at once of numbers alone, and of the forms of other operands."""
     if absent.is_chosen():
-        return [Absent(shape, dtype) for _, shape, dtype in maker.outs]
+        return [absent.Absent(shape, dtype) for _, shape, dtype in maker.outs]
     call = entry.on_host if compile_nothing() else None
     if call is not None:
         found = call(list(map(_form, memories)), maker.outs)

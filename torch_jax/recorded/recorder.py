@@ -23,7 +23,6 @@ import torch
 from torch_jax import config
 from torch_jax.budgets import PLACES_REMEMBERED
 from torch_jax.core import absent, errors, forks, policies, signals, tracers
-from torch_jax.core.absent import Absent
 from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
@@ -177,7 +176,8 @@ class Recording:
         if OPEN and not OPEN[-1].is_over:
             OPEN[-1].run(self.recorder.listener.name, program, state, given, wanted)
         forms = [(nodes[at].shape, nodes[at].dtype) for at in program.outputs]
-        stand_ins = [Absent(*form, place) for form, place in zip(forms, wanted, strict=True)]
+        pairs = zip(forms, wanted, strict=True)
+        stand_ins = [absent.Absent(*form, place) for form, place in pairs]
         _settle(nodes, program.outputs, stand_ins)
 
     def lowered(self) -> Any:
@@ -271,8 +271,9 @@ class Recorder:
 
     def begins_at_once(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Return whether an operator without an entry runs at once, as all behind it then do."""
-        call = _call(op, args, kwargs)
-        if call in MET or not self._runs_new():
+        call, is_late = _call(op, args, kwargs), self.recording.first_compiled() > 2
+        runs_new = is_late and compile_nothing() and not (self.takes_checks or absent.is_chosen())
+        if call in MET or not runs_new:
             return False
         self.recording.is_beginning = True
         self.flush()
@@ -364,11 +365,6 @@ class Recorder:
         """Raise ``kind(message)`` if the flag is false, by the listener or at the next wait."""
         check = self.listener.check if self.takes_checks else flags.come_later
         check(flag, message, kind)
-
-    def _runs_new(self) -> bool:
-        """Return whether operators run at once where they are called for the first time."""
-        is_late = self.recording.first_compiled() > 2
-        return is_late and compile_nothing() and not (self.takes_checks or absent.is_chosen())
 
 
 def _call(op: Any, args: tuple, kwargs: dict[str, Any]) -> int:

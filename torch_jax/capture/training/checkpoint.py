@@ -32,7 +32,6 @@ class Recomputed:
         self.context: Any = None  # of the first run, which may keep values for the second
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function."""
         self.runs += 1
         if self.runs == 1:
             self.inputs = {at: arg for at, arg in enumerate(args) if is_jax_tensor(arg)}
@@ -86,5 +85,4 @@ class _Instead(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
-        """Return the gradient, unchanged."""
         return gradient, None

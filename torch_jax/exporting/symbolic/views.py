@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import export as jax_export
 
-from torch_jax.dispatch.storage_kernels import entering
+from torch_jax.eager.variants import entering
 from torch_jax.memory import dtypes
 from torch_jax.ops.attention import attention
 
