@@ -85,12 +85,10 @@ _ALONE = 2
 def copy_shared(arrays: list[Any], donated: Collection[int]) -> None:
     """Copy each array at the places ``donated`` of a program's inputs that has other holders too.
 
-    An executable uses the memory of an array that is donated to it for its results, and the array
-    is gone then. That is right where only the storage that gets the result has held the array, and
-    does not hold it now (:mod:`torch_jax.memory.lending`). It is wrong where another storage shares
-    the array, as a clone does until one of the two is written: reference counts show that. The
-    caller must hold the arrays in ``arrays`` alone: one more variable would cost a copy at each
-    call. And it is wrong where a user knows the array (:mod:`torch_jax.core.crossed`).
+    An executable writes its results over donated arrays, which only the storage of the result may
+    have held (:mod:`torch_jax.memory.lending`), and no user (:mod:`torch_jax.core.crossed`). A
+    clone shares an array until one of the two is written: reference counts show that, so that the
+    caller must hold the arrays in ``arrays`` alone.
     """
     jax_core.free_seen()  # what PyTorch has seen counts as held until then
     for at in donated:

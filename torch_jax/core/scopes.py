@@ -99,15 +99,11 @@ class Scopes:
 def decorate(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``function`` to run inside ``context``: for generators, only while their code runs."""
     if inspect.isasyncgenfunction(function):
-        wrapped = _async_generator(context, function)
-    elif inspect.iscoroutinefunction(function):
-        wrapped = _coroutine(context, function)
-    else:
+        return functools.wraps(function)(_async_generator(context, function))
+    if not inspect.iscoroutinefunction(function):
         return pytorch.context_decorator(lambda: context, function)
-    return functools.wraps(function)(wrapped)
 
-
-def _coroutine(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
         with context:
             return await function(*args, **kwargs)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import functorch, pytorch
-from torch_jax.eager.stand_ins import additive
+from torch_jax.eager.stand_ins import additive, takes_flash
 from torch_jax.recorded.one_by_one import compile_nothing
 
 _math = torch.ops.aten._scaled_dot_product_attention_math
@@ -47,8 +47,11 @@ def attend(
     _check(query, key, value, attn_mask, enable_gqa)
     if value.numel() == 0 or query.shape[-2] == 0:
         return _of_nothing(query, key, value)
-    flash = _flash_takes(query, key, value, attn_mask, dropout_p)
-    causal_mask = attn_mask is not None and is_causal  # PyTorch's math refuses both
+    # gives results in the order of the query's dims and takes a mask beside ``is_causal``; the math
+    # gives contiguous results, and refuses both at once
+    flash = takes_flash(query, key, value, dropout_p)
+    flash = flash and (attn_mask is None or attn_mask.dim() in (2, 4))
+    causal_mask = attn_mask is not None and is_causal
     # the operator has no tangents, and ``vmap`` asks how its examples draw random numbers
     transformed = functorch.forward_mode() or (dropout_p > 0 and functorch.transforms_active())
     fusable = _fusable(query, key, value, attn_mask, enable_gqa) and not transformed
@@ -75,17 +78,6 @@ def _of_nothing(query, key, value) -> torch.Tensor:
     """Return zeros, with gradients of zeros; PyTorch checks neither sizes nor masks then."""
     zeros = query.new_zeros((*query.shape[:-1], value.shape[-1]))
     return sum((t.flatten()[:0].sum() for t in (query, key, value)), zeros)
-
-
-def _flash_takes(query, key, value, attn_mask, dropout_p) -> bool:
-    """Return whether the CPU would take its flash kernel for a call of four dims, not its math.
-
-    The kernel gives results in the order of the query's dims and takes a mask beside ``is_causal``;
-    the math gives contiguous results, and refuses both at once.
-    """
-    plain = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
-    known_mask = attn_mask is None or attn_mask.dim() in (2, 4)
-    return plain and known_mask and not dropout_p and query.shape[-1] == value.shape[-1]
 
 
 def _check(query, key, value, attn_mask, enable_gqa) -> None:

@@ -41,7 +41,8 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
     """Return the kernel of an ``out=`` overload, made from the functional one."""
     names = [a.name for a in op._schema.arguments if is_out_argument(a)]
     choices = {"dtype", "device"} & {a.name for a in functional._schema.arguments}
-    if _packet(op) in OWN_DTYPE:
+    packet = op._schema.name.removeprefix("aten::")
+    if packet in OWN_DTYPE:
         choices -= {"dtype"}
     # running statistics, whose new values the functional operator returns last
     written = [i for i, a in enumerate(op._schema.arguments) if is_mutated(a) and not a.kwarg_only]
@@ -64,9 +65,9 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
         for out, new in pairs:
             if not is_jax(out):
                 raise errors.same_device(op, out)
-            if not new.numel() and _packet(op) in UNTOUCHED_BY_NOTHING:
+            if not new.numel() and packet in UNTOUCHED_BY_NOTHING:
                 continue
-            if _packet(op) in FILLS_ANY_SHAPE and out.numel() == new.numel():
+            if packet in FILLS_ANY_SHAPE and out.numel() == new.numel():
                 new = new.view(out.shape)
             if _fit(op, out, new):  # after a resize, it may reach into an input
                 refusals.check_memory(op, args, kwargs | outs)
@@ -97,15 +98,12 @@ def _refuse_dtypes(
         errors.refuse_cast(result, kwargs[name].dtype)
 
 
-def _packet(op: Any) -> str:
-    return op._schema.name.removeprefix("aten::")
-
-
 def _fit(op: Any, out: torch.Tensor, result: torch.Tensor) -> bool:
     """Make an output ready for a result, warning as PyTorch does; return whether it is resized."""
     if out.shape == result.shape:
         return False
-    if out.numel() != 0 and RESIZED_SILENTLY.isdisjoint((_packet(op), table_name(op))):
+    names = table_name(op), table_name(op).partition(".")[0]
+    if out.numel() != 0 and RESIZED_SILENTLY.isdisjoint(names):
         warnings.warn(
             f"An output with one or more elements was resized since it had shape "
             f"{list(out.shape)}, which does not match the required output shape "

@@ -42,8 +42,7 @@ def served_names() -> list[str]:
     """Return names, as ``"add.Tensor"``, of overloads that the table or a kernel serves.
 
     Names suffice, without a look at thousands of schemas, but for a few overloads that the ladder
-    then finds to be PyTorch's own, and a few that it serves without a registration, by the
-    fallback.
+    finds to be PyTorch's own, or serves by the fallback.
     """
     packets = {name.partition(".")[0] for name in TABLE}
     packets |= {f"{packet.removesuffix('_functional')}_" for packet in packets}

@@ -33,7 +33,8 @@ def attention(
 ):
     """Return attention by the CPU's flash kernel; with dropout, JAX's, which draws the numbers."""
     key, value = _as_many_heads(query, key), _as_many_heads(query, value)
-    _refuse_flash(query, key, value, dropout_p)
+    if not takes_flash(query, key, value, dropout_p):
+        raise Elsewhere
     mask = additive(attn_bias, query)
     out, sums = _flash(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)
     nothing = torch.zeros(2, dtype=torch.int64, device="cpu")
@@ -48,9 +49,9 @@ def attention_backward(
 ):  # fmt: skip
     """Return gradients of query, key, value; JAX computes those of masks that need one."""
     keys, values = _as_many_heads(query, key), _as_many_heads(query, value)
-    _refuse_flash(query, keys, values, dropout_p)
-    if grad_input_mask[3] or logsumexp.dtype != torch.promote_types(query.dtype, torch.float32):
-        raise Elsewhere  # or results of XLA
+    is_exact = logsumexp.dtype == torch.promote_types(query.dtype, torch.float32)  # not XLA's
+    if grad_input_mask[3] or not is_exact or not takes_flash(query, keys, values, dropout_p):
+        raise Elsewhere
     sums = logsumexp.view(query.shape[:3])
     sums = sums.masked_fill(sums == -torch.inf, 0)  # a row that sees nothing: -inf of XLA's, 0 here
     grads = _flash_backward(
@@ -61,11 +62,10 @@ def attention_backward(
     return *(_of_heads(grad, like) for grad, like in pairs), None
 
 
-def _refuse_flash(query, key, value, dropout_p: float) -> None:
-    """Raise where the CPU would take its math, and not its flash kernel."""
+def takes_flash(query, key, value, dropout_p: float) -> bool:
+    """Return whether the CPU would take its flash kernel for a call of four dims, not its math."""
     plain = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
-    if not plain or dropout_p or query.shape[-1] != value.shape[-1]:
-        raise Elsewhere
+    return plain and not dropout_p and query.shape[-1] == value.shape[-1]
 
 
 def additive(mask: Any, query: torch.Tensor) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -94,7 +94,7 @@ def named(mesh: Mesh, spec: Any, shape: Sequence[int]) -> NamedSharding:
     found = spec_of(spec)
     fault = _fault(mesh, tuple(found), tuple(shape))
     if fault:
-        raise ValueError(f"{shown(found)} cannot shard a tensor of shape {list(shape)}: {fault}")
+        raise ValueError(f"{tuple(found)} cannot shard a tensor of shape {list(shape)}: {fault}")
     return NamedSharding(mesh, found)
 
 
@@ -147,15 +147,6 @@ def fits(sharding: Any, shape: Sequence[int]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def shown(spec: Iterable[Any]) -> str:
-    """Return a specification as users write it.
-
-    >>> shown(PartitionSpec("data", None)), shown(PartitionSpec("data")), shown(PartitionSpec())
-    ("('data', None)", "('data',)", '()')
-    """
-    return str(tuple(spec))
 
 
 def describe(mesh: Mesh) -> str:

@@ -7,6 +7,7 @@ in, and once on the way out.
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -116,19 +117,6 @@ def require(flag: jax.Array, message: str, kind: type[Exception]) -> None:
         raise kind(message)
 
 
-class _Borrowed:
-    """JAX's read-only host array, shown to PyTorch as writable so that it is not warned about.
-
-    It is only ever read. (``Tensor.numpy`` is no way to fill a tensor: it makes the storage
-    unresizable for ever.)
-    """
-
-    def __init__(self, array: np.ndarray):
-        self.array = array
-        interface = array.__array_interface__
-        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
-
-
 def host_copy(array: jax.Array) -> torch.Tensor:
     """Return an array as a CPU tensor with memory of its own; waits for the value."""
     if sharding.Use.begun and (host := parts.read(wrap(array), array, _borrowed)) is not None:
@@ -145,13 +133,17 @@ def _borrowed(array: jax.Array) -> torch.Tensor:
 def borrowed(data: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """Return JAX's read-only host array as a CPU tensor, which must not be written.
 
+    NumPy shows it to PyTorch as writable, so that PyTorch does not warn.
+
     >>> borrowed(np.arange(3), torch.int64)
     tensor([0, 1, 2])
     """
     if data.dtype.isbuiltin != 1:
         data = data.view(f"u{data.dtype.itemsize}")
-        return torch.from_numpy(np.asarray(_Borrowed(data))).view(dtype)
-    return torch.from_numpy(np.asarray(_Borrowed(data)))
+    address, _ = data.__array_interface__["data"]
+    interface = data.__array_interface__ | {"data": (address, False)}
+    writable = SimpleNamespace(held=data, __array_interface__=interface)
+    return torch.from_numpy(np.asarray(writable)).view(dtype)
 
 
 def own_part(tensor: torch.Tensor) -> torch.Tensor | None:
