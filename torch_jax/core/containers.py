@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -88,7 +88,11 @@ def container_of(value: Any) -> Container | None:
     if _is_of_caches(kind):
         return Container(_object_apart, _object_together)
     if kind in pytree.SUPPORTED_NODES:
-        return Container(_node_apart, _node_together)
+        node = pytree.SUPPORTED_NODES[kind]
+        return Container(
+            lambda value: _numbered(*node.flatten_fn(value)),
+            lambda _kind, parts: node.unflatten_fn(list(parts.children), parts.rest.value),
+        )
     if issubclass(kind, _BUILTIN) or not dataclasses.is_dataclass(kind):
         return None
     if holds_values(vars_of(value)):
@@ -132,14 +136,12 @@ def _is_of_caches(kind: type) -> bool:
 
 def vars_of(value: Any) -> dict[str, Any]:
     """Return the attributes of an object, those in slots included."""
-    slots = [name for base in type(value).__mro__ for name in _slots(base)]
-    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    found: dict[str, Any] = {}
+    for base in type(value).__mro__:
+        slots = vars(base).get("__slots__", ())
+        names = (slots,) if isinstance(slots, str) else slots
+        found |= {n: getattr(value, n) for n in names if n[:2] != "__" and hasattr(value, n)}
     return found | getattr(value, "__dict__", {})
-
-
-def _slots(base: type) -> Iterator[str]:
-    slots = vars(base).get("__slots__", ())
-    yield from (s for s in ((slots,) if isinstance(slots, str) else slots) if s[:2] != "__")
 
 
 def _object_apart(value: Any) -> Parts:
@@ -183,15 +185,6 @@ def _output_together(kind: type, parts: Parts) -> Any:
     for key in keys:
         OrderedDict.__setitem__(made, key, made.__dict__[key])
     return made
-
-
-def _node_apart(value: Any) -> Parts:
-    children, context = pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)
-    return _numbered(children, context)
-
-
-def _node_together(kind: type, parts: Parts) -> Any:
-    return pytree.SUPPORTED_NODES[kind].unflatten_fn(list(parts.children), parts.rest.value)
 
 
 def _size_together(kind: type, parts: Parts) -> Any:

@@ -1,9 +1,4 @@
-"""The logger ``torch_jax``: observed and compiled calls, with reasons (setting ``log``).
-
->>> import logging
->>> logging.getLogger("torch_jax") is LOGGER
-True
-"""
+"""The logger ``torch_jax``: observed and compiled calls, with reasons (setting ``log``)."""
 
 from __future__ import annotations
 

@@ -54,10 +54,6 @@ class Lent(Sized):
     """A placeholder for an array that a program has taken: its form, and no elements.
 
     The program may overwrite the array. Other threads that meet a placeholder wait.
-
-    >>> import numpy as np
-    >>> Lent((2, 3), np.dtype("float32")).nbytes
-    24
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any):

@@ -134,12 +134,9 @@ def _as_jax_does(node: Any) -> tuple[list[Any], Any]:
 
 
 def _keys_and(elements: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    return [(_key(key), element) for key, element in elements.items()]
-
-
-def _key(key: Any) -> Any:
-    """Return a key of a dict in a path; jaxlib 0.10.0 refuses None as one."""
-    return jax.tree_util.GetAttrKey("None") if key is None else jax.tree_util.DictKey(key)
+    none = jax.tree_util.GetAttrKey("None")  # jaxlib 0.10.0 refuses None as a key
+    keys = (none if key is None else jax.tree_util.DictKey(key) for key in elements)
+    return list(zip(keys, elements.values(), strict=True))
 
 
 _REGISTRY.register_node(

@@ -45,8 +45,9 @@ def attend(
     Raises ``RuntimeError``, as on the CPU, where dtypes, devices or numbers of dims disagree.
     """
     _check(query, key, value, attn_mask, enable_gqa)
-    if value.numel() == 0 or query.shape[-2] == 0:
-        return _of_nothing(query, key, value)
+    if value.numel() == 0 or query.shape[-2] == 0:  # PyTorch checks neither sizes nor masks then
+        zeros = query.new_zeros((*query.shape[:-1], value.shape[-1]))
+        return sum((t.flatten()[:0].sum() for t in (query, key, value)), zeros)  # with gradients
     # gives results in the order of the query's dims and takes a mask beside ``is_causal``; the math
     # gives contiguous results, and refuses both at once
     flash = takes_flash(query, key, value, dropout_p)
@@ -72,12 +73,6 @@ def attend(
     return torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
         query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale
     )[0]
-
-
-def _of_nothing(query, key, value) -> torch.Tensor:
-    """Return zeros, with gradients of zeros; PyTorch checks neither sizes nor masks then."""
-    zeros = query.new_zeros((*query.shape[:-1], value.shape[-1]))
-    return sum((t.flatten()[:0].sum() for t in (query, key, value)), zeros)
 
 
 def _check(query, key, value, attn_mask, enable_gqa) -> None:

@@ -154,12 +154,11 @@ def _composites() -> Iterator[Any]:
         if not name.startswith("aten::") or functorch.has_rule(name):
             continue
         op = variants.overload(name.removeprefix("aten::"))
-        if op is not None and _is_functional(op._schema) and ladder.kernel_in_table(op) is None:
+        schema = None if op is None else op._schema
+        if schema is None or schema.is_mutable or any(r.alias_info for r in schema.returns):
+            continue
+        if ladder.kernel_in_table(op) is None:
             yield op
-
-
-def _is_functional(schema: Any) -> bool:
-    return not schema.is_mutable and all(r.alias_info is None for r in schema.returns)
 
 
 def _composed(op: Any, *args: Any, **kwargs: Any) -> Any:

@@ -211,7 +211,8 @@ class Forward:
         (self._structure,) = back
         self._sources, kept = _sources(closed, len(of.results))
         self.program: Any = None  # where a residual cannot be a tensor
-        if all(_can_be_tensor(closed.out_avals[at].dtype) for at in kept):
+        kinds, apart = [closed.out_avals[at].dtype for at in kept], jax.dtypes.extended
+        if not any(jnp.issubdtype(one, apart) or one == jax.dtypes.float0 for one in kinds):
             part, _ = jax_core.with_outputs(closed, kept, all_inputs=True)
             self.program = Program(part, of.forms, of.wide, of.name)
         # which arguments and outputs the backward pass needs
@@ -271,11 +272,6 @@ def _sources(closed: Any, results: int) -> tuple[list[_Source], list[int]]:
 def gradients(back: Callable[..., Any], cotangents: list[Any]) -> list[Any]:
     """Return PyTorch's gradients: of a complex value the conjugate of JAX's cotangent."""
     return [jnp.conj(gradient) for gradient in back(cotangents)]
-
-
-def _can_be_tensor(dtype: Any) -> bool:
-    extended = jnp.issubdtype(dtype, jax.dtypes.extended)
-    return not extended and dtype != jax.dtypes.float0
 
 
 def _of_all(check: Callable[..., Any], dims: tuple, size: int) -> Callable[..., Any]:

@@ -58,8 +58,8 @@ def attention_backward(
         grad_out, query, keys, values, out, sums, 0.0, is_causal,
         attn_mask=additive(attn_bias, query), scale=scale,
     )  # fmt: skip
-    pairs = zip(grads, (query, key, value), strict=True)
-    return *(_of_heads(grad, like) for grad, like in pairs), None
+    pairs = zip(grads, (query.shape, key.shape, value.shape), strict=True)
+    return *(g if g.shape == s else g.unflatten(1, (s[1], -1)).sum(2) for g, s in pairs), None
 
 
 def takes_flash(query, key, value, dropout_p: float) -> bool:
@@ -79,12 +79,6 @@ def additive(mask: Any, query: torch.Tensor) -> Any:
 def _as_many_heads(query: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     times = query.shape[1] // other.shape[1]
     return other if times == 1 else other.repeat_interleave(times, dim=1)
-
-
-def _of_heads(grad: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    if grad.shape == like.shape:
-        return grad
-    return grad.unflatten(1, (like.shape[1], -1)).sum(2)
 
 
 @_stands_in_for("aten::_fused_rms_norm_backward")

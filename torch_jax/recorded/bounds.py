@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,9 @@ class Check:
             first = one.before.nodes if one.before else 0
             if one.step is not None and wanted.intersection(range(first, one.nodes)):
                 making.append((first, one.step))
-                wanted.update(_integer_results(one.step))
+                taken = zip(one.step.sources, one.step.body.jaxpr.in_avals, strict=True)
+                # the integers among its operands: others bound nothing
+                wanted.update(s.at for s, aval in taken if isinstance(s, Result) and _whole(aval))
         self._making = making[::-1]
         parts = [(self._sources, self.part), *((step.sources, step.body) for _, step in making)]
         pairs = (zip(sources, of.jaxpr.in_avals, strict=True) for sources, of in parts)
@@ -79,13 +81,6 @@ def _around(one: Interval, other: Interval) -> Interval:
     if one is None or other is None:
         return None
     return min(one[0], other[0]), max(one[1], other[1])
-
-
-def _integer_results(step: Any) -> Iterable[int]:
-    """Yield the results among an operator's operands that are integers: others bound nothing."""
-    for source, aval in zip(step.sources, step.body.jaxpr.in_avals, strict=True):
-        if isinstance(source, Result) and _whole(aval) is not None:
-            yield source.at
 
 
 def _operand(source: Any, aval: Any, known: dict[int, Interval], given: Any) -> Interval:
