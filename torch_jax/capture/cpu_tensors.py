@@ -147,6 +147,4 @@ class Host:
 
 def _crosses(func: Any, leaves: list[Any], kwargs: dict[str, Any]) -> bool:
     """Return whether an operator takes CPU tensors to the device."""
-    if func is _TO_COPY:
-        return goes_to(kwargs, "jax")
-    return any(map(is_jax_tensor, leaves))
+    return goes_to(kwargs, "jax") if func is _TO_COPY else any(map(is_jax_tensor, leaves))

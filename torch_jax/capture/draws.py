@@ -74,7 +74,6 @@ class Draws:
         self._sources[words.tobytes()] = slot
 
     def seeded(self, generator: Any) -> None:
-        """Note that the function seeds a generator."""
         self._of(generator).is_fixed = True
 
     def looked_at_seed(self, generator: Any) -> None:

@@ -30,7 +30,6 @@ class Guards:
     """The tensors and the state of modules and optimizers that one call relied on."""
 
     def __init__(self, observer: Any, left: Any):
-        """Take what the observed call has met, and left behind."""
         given = [leaf for leaf in observer.leaves if isinstance(leaf, torch.Tensor)]
         checked_by_memories = [*given, *(gradient for _, gradient in left.moving)]
         memories = {id(tensor.untyped_storage()) for tensor in checked_by_memories}

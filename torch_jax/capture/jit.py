@@ -215,7 +215,24 @@ class Jitted(Generic[P, R]):
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Return the program for these arguments, compiled but not run: see :class:`Lowered`."""
         hooks.install()
-        return _lowered(functools.partial(self.function, *args, **kwargs))
+        observer = Observer([], {})
+        with observed(observer):
+            recorder = ACTIVE.recorder
+            recording = recorder.recording
+            try:
+                with observer.watching():
+                    result = [self.function(*args, **kwargs)]
+                if recorder.recording is not recording:
+                    raise DataDependentError(
+                        "a value of a tensor is looked at while the function runs, so that it is "
+                        "no one program"
+                    )
+                program = recording.lowered()
+                result.clear()  # which the program gives, since it was alive
+            finally:
+                recorder.leave(recording)
+                _put_back(observer)
+        return Lowered(program)
 
     def explain(self) -> history.Explanation:
         """Return what was recorded, compiled, skipped, and why; prints as a few lines."""
@@ -225,28 +242,6 @@ class Jitted(Generic[P, R]):
         """Forget every program of this function that skips Python."""
         if self._pure is not None:
             self._pure.clear()
-
-
-def _lowered(call: Callable[[], Any]) -> Lowered:
-    """Record a call, and compile it in place of running it; tensors are then as before."""
-    observer = Observer([], {})
-    with observed(observer):
-        recorder = ACTIVE.recorder
-        recording = recorder.recording
-        try:
-            with observer.watching():
-                result = [call()]
-            if recorder.recording is not recording:
-                raise DataDependentError(
-                    "a value of a tensor is looked at while the function runs, so that it is no "
-                    "one program"
-                )
-            program = recording.lowered()
-            result.clear()  # which the program gives, since it was alive
-        finally:
-            recorder.leave(recording)
-            _put_back(observer)
-    return Lowered(program)
 
 
 def _put_back(observer: Observer) -> None:

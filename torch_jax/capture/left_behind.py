@@ -18,10 +18,7 @@ from torch_jax.memory.storage import is_jax_tensor
 
 
 class LeftBehind(NamedTuple):
-    """The effects of a call.
-
-    Results of the graph are named by their numbers, and tensors that are arguments by their places.
-    """
+    """The effects of a call: results of the graph by their numbers, arguments by their places."""
 
     result: Template  # what the function returned
     written: list[tuple[int, int]]  # places of storages met that hold something else: a result

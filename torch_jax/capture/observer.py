@@ -176,7 +176,6 @@ class Observer(Listener):
             one.held = None
 
     def after(self, state: State, nodes: list[Node], program: Any) -> None:
-        """Note the results and the program of a graph that has run."""
         for at, node in enumerate(nodes):
             array = getattr(node, "array", None)
             if array is not None:

@@ -79,7 +79,6 @@ class Pullback:
                 self._keep(observer, recording, found)
 
     def _keep(self, observer: Observer, recording: Any, found: Sequence[Any]) -> None:
-        """Take the recording, and the gradients that it gives."""
         state, _, numbers, arrays = recording.written_down()
         self._sources = list(map(observer.storages.source, arrays))
         self._numbers = Numbers(observer.draws, state, numbers)
@@ -95,11 +94,7 @@ class Pullback:
     def connect(
         self, call: Call, leaves: Sequence[Any], storages: list[Any], arrays: list[Any], drawn: Any
     ) -> Any:
-        """Return the result of a call, connected with what gradients flow to.
-
-        ``storages`` are those that its program has read, ``arrays`` the residuals, and ``drawn``
-        says where it found each generator.
-        """
+        """Return the result of a call, connected, of storages, residuals and places of draws."""
         template = self._result
         built = list(map(call.leaf, template.leaves))
         of_node = dict(zip(self.residuals, arrays, strict=True))

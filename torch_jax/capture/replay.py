@@ -71,7 +71,6 @@ class Replay:
         self._calm: Callable[[], Any] = no_collection if many else contextlib.nullcontext
 
     def _places_of(self, nodes: Iterable[int]) -> list[int]:
-        """Return where results of the graph are among the outputs of the program."""
         return [self._places[node] for node in nodes]
 
     def sizes(self) -> dict[str, int]:

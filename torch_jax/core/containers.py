@@ -95,9 +95,7 @@ def container_of(value: Any) -> Container | None:
         )
     if issubclass(kind, _BUILTIN) or not dataclasses.is_dataclass(kind):
         return None
-    if holds_values(vars_of(value)):
-        return Container(_object_apart, _object_together)
-    return None
+    return Container(_object_apart, _object_together) if holds_values(vars_of(value)) else None
 
 
 _VALUES = (torch.Tensor, jax.Array, np.ndarray)

@@ -94,9 +94,7 @@ def _fixed(number: Number, function: Callable[..., Any], *others: Any) -> Any:
 
 
 def _slot(observer: Any, value: Any) -> int:
-    if isinstance(value, Number):
-        return value.slot
-    return observer.tape.literal(value)
+    return value.slot if isinstance(value, Number) else observer.tape.literal(value)
 
 
 def _arithmetic(function: Callable[..., Any]) -> Any:

@@ -189,9 +189,7 @@ def _storage_kernel(op: Any) -> Call | None:
     name = variants.table_name(op)
     if is_composite(op) or name not in KERNELS:
         return None
-    if name in COPIES:
-        return _at_once_on_cpu(op, KERNELS[name])
-    return KERNELS[name]
+    return _at_once_on_cpu(op, KERNELS[name]) if name in COPIES else KERNELS[name]
 
 
 def _variant_of_table(op: Any) -> Call | None:

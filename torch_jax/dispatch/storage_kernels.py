@@ -140,11 +140,7 @@ def zero_tensor(size, *, dtype=None, layout=None, **_options: Any) -> torch.Tens
 
 @kernel("_new_zeros_with_same_feature_meta")
 def zeros_with_same_memory(self, other, self_num_batch_dims=0) -> torch.Tensor:
-    """Return zeros of the geometry of ``other``, storage and all: a tangent of forward-mode AD.
-
-    ``self_num_batch_dims`` leading dims of ``self`` go before. PyTorch's own kernel asks the C++
-    storage for its size, which is zero here.
-    """
+    """Return zeros of the geometry of ``other`` and its storage, whose size in C++ is zero here."""
     batch = tuple(self.shape[:self_num_batch_dims])
     count = _elements_in_storage(other)
     new = _new_zeros((math.prod(batch) * count,), (1,), other.dtype)

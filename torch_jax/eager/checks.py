@@ -117,9 +117,7 @@ def _kind(value: Any) -> Any:
         return tuple(map(_kind, value))
     if isinstance(value, torch.SymFloat):
         return torch.SymFloat
-    if isinstance(value, torch.Generator):
-        return None
-    return kind, value
+    return None if isinstance(value, torch.Generator) else (kind, value)
 
 
 def _without_floats(known: Any) -> Any:

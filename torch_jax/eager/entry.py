@@ -100,7 +100,7 @@ class View(NamedTuple):
     """The place of a tensor argument: a slot and a geometry over it."""
 
     slot: int
-    size: tuple[int, ...]
+    shape: tuple[int, ...]  # as predicates over arguments call an array's
     stride: tuple[int, ...]
     offset: int
     dtype: np.dtype
@@ -108,21 +108,15 @@ class View(NamedTuple):
     window: geometry.Lens = ()  # the lens, where it is known before the trace
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the size, by an array's name for it, for predicates over arguments."""
-        return self.size
-
-    @property
     def ndim(self) -> int:
-        """Return the number of dims, by an array's name for it, for predicates over arguments."""
-        return len(self.size)
+        return len(self.shape)
 
     def lens(self, memories: list[Any]) -> geometry.Lens:
         if self.window:
             return windows.at(self.window, None if self.starts is None else memories[self.starts])
         memory = memories[self.slot]
         return geometry.view(
-            memory.shape, memory.dtype, self.size, self.stride, self.offset, self.dtype
+            memory.shape, memory.dtype, self.shape, self.stride, self.offset, self.dtype
         )
 
     def read(self, memories: list[Any]) -> jax.Array:
@@ -131,15 +125,15 @@ class View(NamedTuple):
     def read_rows(self, memories: list[Any]) -> jax.Array:
         """Read a matrix, without a reshape where it can be: TPUs' compiler then fuses a sum."""
         memory = memories[self.slot]
-        if len(self.size) != 2 or self.lens(memories) != (geometry.Reshape(self.size),):
+        if len(self.shape) != 2 or self.lens(memories) != (geometry.Reshape(self.shape),):
             return self.read(memories)
-        rows, columns = self.size
+        rows, columns = self.shape
         ends = (at for at in range(memory.ndim) if math.prod(memory.shape[:at]) == rows)
         leading = memory.shape[: next(ends, 0)] or (rows,)
         return jnp.asarray(memory).reshape(*leading, columns)
 
     def write(self, memories: list[Any], value: jax.Array) -> None:
-        value = promotion.convert(jnp.broadcast_to(value, self.size), self.dtype)
+        value = promotion.convert(jnp.broadcast_to(value, self.shape), self.dtype)
         memory = memories[self.slot]
         memories[self.slot] = geometry.write(memory, self.lens(memories), value)
 
@@ -215,19 +209,19 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     check = lowering.check
     message: list[Any] = []
     contiguous = {
-        f"{name}_is_contiguous": geometry.is_row_major(placed[name].size, placed[name].stride)
+        f"{name}_is_contiguous": geometry.is_row_major(placed[name].shape, placed[name].stride)
         for name in lowering.contiguous
     }
     strides = {f"{name}_strides": placed[name].stride for name in lowering.strided}
     in_order = [placed[name] for name in lowering.channels_last]
-    channels_last = any(is_channels_last(view.size, view.stride) for view in in_order)
+    channels_last = any(is_channels_last(view.shape, view.stride) for view in in_order)
     concrete = lowering.concrete
     if callable(concrete):
         concrete = concrete(**by_parameter(concrete, placed))
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
     reading = _reader(placed) if concrete else lambda m: lambda view: view.read(m)
     if not lowering.uniform:
-        for form in ((view.size, view.stride) for view in targets):
+        for form in ((view.shape, view.stride) for view in targets):
             if geometry.repeats(*form) or geometry.overlaps(*form):  # which element is written?
                 raise RuntimeError(errors.SHARED)
 
@@ -250,8 +244,8 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
             found[: sig.fresh] = map(_channels_last, found[: sig.fresh])
         specs = inferred or [None] * sig.fresh
         if in_rows:
-            sizes = (view.size for view in (*specs, *targets))  # meta functions know products
-            pairs = zip(found, sizes, strict=True)
+            sizes = *(spec.size for spec in specs), *(view.shape for view in targets)
+            pairs = zip(found, sizes, strict=True)  # meta functions know products
             found = [one if one.ndim <= len(size) else Leading(one, size) for one, size in pairs]
         emitted = [
             emit(result, spec, arrays, op)

@@ -186,7 +186,6 @@ class Kernel:
         return self._now(args, kwargs)
 
     def _now(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Run a call as one that is not recorded."""
         with unrecorded():
             return self.served(*args, **kwargs)
 

@@ -76,10 +76,10 @@ def _view(view: View, memories: list[Any]) -> Any:
     if view.starts is not None:
         offset = windows.offset(view.window, memories[view.starts], tuple(memory.shape))
     dtype = dtypes.to_torch(view.dtype)
-    if memory.shape == view.size and not offset and memory.dtype == dtype:
-        if geometry.is_row_major(view.size, view.stride):
+    if memory.shape == view.shape and not offset and memory.dtype == dtype:
+        if geometry.is_row_major(view.shape, view.stride):
             return memory
-    return shared.view(memory, dtype, view.size, view.stride, offset)
+    return shared.view(memory, dtype, view.shape, view.stride, offset)
 
 
 def _memories(specs: list[Any], results: list[Any]) -> list[Any]:

@@ -185,8 +185,6 @@ def _is_array(value: Any) -> bool:
 def _tracing_once(function: Callable[..., Any], first: list[Any]) -> Callable[..., Any]:
     """Return the function, traced once for each set of forms; only arrays are inputs.
 
-    A function that is called costs less time to be traced, lowered and compiled than the same
-    equations many times.
     Made at each use, so that it knows nothing of the modes that another was traced in.
     """
     arrays = [at for at, value in enumerate(first) if _is_array(value)]

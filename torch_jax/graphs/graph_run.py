@@ -28,10 +28,7 @@ class GraphRun:
     """
 
     def __init__(self, words: Any, generator: Any = None, mode: Any = None):
-        """Take the key words of the first draw, uint32 ``[4]``; without them ``generator`` draws.
-
-        ``mode`` is a ``TorchDispatchMode`` that is to see every operator.
-        """
+        """Take key words of the first draw, or a generator, and a mode that sees operators."""
         self.words, self.generator, self.mode = words, generator, mode
         self.steps = 0  # how many draws there were
         # flags that are false where an index was out of range, with the error to raise when the

@@ -85,7 +85,6 @@ class Runner(fx.Interpreter):
         return torch.func.functional_call(part, held, args, kwargs)
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Call a method of a tensor."""
         if target in ("cpu", "cuda"):  # the devices of the model that the graph was made of
             return args[0]
         args, kwargs = _on_device(args, kwargs)
@@ -136,9 +135,6 @@ def _takes_device(op: OpOverload) -> bool:
     arguments = op._schema.arguments
     tensors = any("Tensor" in str(a.type) for a in arguments)
     return not tensors and any(a.name == "device" for a in arguments)
-
-
-# --- higher-order operators that are no control flow ----------------------------------------------
 
 
 def _checkpoint(function: Callable[..., Any], *operands: Any, **_options: Any) -> Any:

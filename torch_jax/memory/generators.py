@@ -152,7 +152,6 @@ class JaxGenerator(pytorch.CpuGenerator):
     graphsafe_get_state = clone_state
 
     def graphsafe_set_state(self, other: JaxGenerator) -> JaxGenerator:
-        """Take over the state of another generator."""
         return self.set_state(other.get_state())
 
     def __reduce__(self) -> tuple:
@@ -209,9 +208,7 @@ def words(seed: int, offset: int) -> np.ndarray:
 
 def draw(generator: Any) -> np.ndarray:
     """Return the key words of the next operator from ``generator`` (None: the default one)."""
-    if generator is None:
-        return default_generator.draw()
-    known = _known.get(generator._cdata)
+    known = default_generator if generator is None else _known.get(generator._cdata)
     if known is not None:
         return known.draw()
     if ACTIVE.tracer is not None:

@@ -140,9 +140,6 @@ def _covers(inside: Slices, shape: Sequence[int]) -> bool:
     return all(s.stop - s.start == n for s, n in zip(inside, shape, strict=True))
 
 
-# --- from the devices -----------------------------------------------------------------------------
-
-
 def read(
     tensor: torch.Tensor, memory: jax.Array, borrow: Borrow, is_own: bool = False
 ) -> torch.Tensor | None:
@@ -175,9 +172,6 @@ def _cut(part: jax.Array, inside: Slices, borrow: Borrow) -> torch.Tensor:
     with x64():
         cut = _slice(part, [s.start for s in inside], lengths)
     return borrow(cut).view(lengths)
-
-
-# --- to the devices -------------------------------------------------------------------------------
 
 
 def write(tensor: torch.Tensor, source: torch.Tensor) -> bool:

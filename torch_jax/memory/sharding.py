@@ -70,9 +70,6 @@ def sharding_of(array: Any) -> Any:
     return None if isinstance(sharding, SingleDeviceSharding) else sharding
 
 
-# --- specifications -------------------------------------------------------------------------------
-
-
 def spec_of(spec: Any) -> PartitionSpec:
     """Return JAX's specification for a tuple of axis names, None, and tuples of names.
 
@@ -163,9 +160,6 @@ def describe(mesh: Mesh) -> str:
     return f"mesh({axes}) of {some}"
 
 
-# --- arrays ---------------------------------------------------------------------------------------
-
-
 def placed(array: Any, sharding: Any) -> jax.Array:
     """Return an array, of host or devices, with this sharding; each device gets its part only."""
     if absent.is_chosen():
@@ -214,11 +208,7 @@ def settled(node: Node, array: Any) -> Any:
 
 
 def on_mesh(run: Callable[..., Any], entry: Any, memories: Sequence[Any]) -> Callable[..., Any]:
-    """Return a function that runs an entry over memories of which some may be sharded.
-
-    Results that are written are computed with the sharding that is kept: so no device ever holds
-    all of a memory that is filled with random numbers.
-    """
+    """Return a function that runs an entry over a mesh: no device holds all that is written."""
     if not entry.concrete:
         shardings = tuple(map(sharding_of, (memories[slot] for slot in entry.slots)))
         if any(shardings):
@@ -300,9 +290,6 @@ def refuse_two(shardings: Sequence[Any]) -> None:
             f"tensors of one operator are sharded over different meshes: {named_}. Move one of "
             "them: x = torch_jax.shard(x, mesh, spec)"
         )
-
-
-# --- tensors like others --------------------------------------------------------------------------
 
 
 def follow(made: Any, model: Any) -> None:

@@ -27,7 +27,13 @@ class Floats:
         change while Python does not run. Without ``floats`` each has its own.
         """
         self.is_apart = floats is None
-        keys: list[Any] = _operands(steps)
+        # for each float of the graph the operator that takes it, and as which operand
+        keys: list[Any] = [
+            (step.entry.serial, at)
+            for step in steps
+            for at, source in enumerate(step.sources)
+            if isinstance(source, Number) and source.kind is float
+        ]
         if floats is None:
             keys = list(range(len(keys)))
         else:
@@ -56,13 +62,3 @@ class Floats:
         every = np.asarray(floats, np.float64)
         are_equal = every[self._first][self.places].tobytes() == every.tobytes()
         return are_equal and not any(type(floats[at]) is GivenNumber for at in self._sharing)
-
-
-def _operands(steps: Sequence[Step]) -> list[Any]:
-    """Return for each float of a graph the operator that takes it, and as which operand."""
-    return [
-        (step.entry.serial, at)
-        for step in steps
-        for at, source in enumerate(step.sources)
-        if isinstance(source, Number) and source.kind is float
-    ]

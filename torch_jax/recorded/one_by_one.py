@@ -124,7 +124,6 @@ class Operands:
         self.results: list[Any] = []
 
     def of(self, step: Step) -> list[Any]:
-        """Return the operands of the next operator."""
         return [self._operand(source) for source in step.sources]
 
     def _operand(self, source: Any) -> Any:

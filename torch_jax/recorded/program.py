@@ -174,10 +174,7 @@ class Program:
     def __call__(
         self, floats: list[float], integers: list[int], arrays: list[Any], wanted: tuple = ()
     ) -> list[Any]:
-        """Run over the numbers and arrays of a recording.
-
-        ``wanted`` are the shardings that results are to have, None where XLA decides.
-        """
+        """Run over numbers and arrays; ``wanted`` are results' shardings, None for XLA's choice."""
         with x64(), at_once():
             if not sharding.Use.begun:
                 return jax_core.native(self._call)(*self._kept_numbers(floats, integers), *arrays)
