@@ -146,7 +146,7 @@ class Observer(Listener):
             return
         self.storages.meet(memory, tensor)
         is_differentiable = tensor.requires_grad and self.history.is_differentiable
-        node: Any = tensor.grad_fn
+        node: Any = tensor.grad_fn if is_differentiable else None
         is_of_call = node is not None and node._sequence_nr() > self._last_node
         if is_differentiable and not is_of_call:
             self.wanted[id(tensor)] = tensor

@@ -147,8 +147,8 @@ class Pure:
             observer = Observer(call.originals(), own, self.history)
             for known, _ in chain.from_iterable(one.left.gradients for one in kind.replays):
                 # earlier calls replaced its ``.grad``: ``p.grad = None`` is no operator
-                at_place = known.tensor if known.place is None else call.leaves[known.place]
-                observer.optimizers.note_gradient(at_place)
+                tensor = known.tensor if known.place is None else call.leaves[known.place]
+                observer.optimizers.note_gradient(tensor)
             found = observe(observer, self._function, call)
             outside = {at for at in own if _is_reached(call, at, found.result)}
             at_home = {at for at in own if call.parts[at].is_set_to(own[at])}

@@ -60,13 +60,14 @@ class Replay:
         self.written = [at for at, _ in left.written]  # of the memories
         gone = {observer.storages.place_of(one.untyped_storage()) for one in observer.let_go}
         kept = [at for at in gone if at is not None and at not in self.written]
-        self._lent = self.written + kept  # the latter hold afterwards what they held before
+        lent = self.written + kept  # the latter hold afterwards what they held before
         outputs = len(self._program.outputs)
         self._results = self._places_of(node for _, node in left.written)
         self._results += [outputs + at for at in kept]
         self._donated = [self._order[at] for at in self._program.donated if self._order[at] >= 0]
-        arrays = [observer.storages.met[at].storage.array for at in self._lent]
-        self._placeholders = [Lent(array.shape, array.dtype) for array in arrays]
+        arrays = [observer.storages.met[at].storage.array for at in lent]
+        placeholders = [Lent(array.shape, array.dtype) for array in arrays]
+        self._lending = lent, placeholders, self._results
         many = len(self._program.outputs) > ARRAYS_WORTH_CALM
         self._calm: Callable[[], Any] = no_collection if many else contextlib.nullcontext
 
@@ -132,6 +133,7 @@ class Replay:
 
     def _run(self, storages: list, others: list, floats: Any, integers: Any) -> list[Any]:
         arrays: list[Any] = []
+        program = self._sharded if sharding.Use.begun else self._program
 
         def arguments() -> tuple:
             copy_shared(arrays, self._donated)
@@ -139,15 +141,7 @@ class Replay:
             return floats, integers, given
 
         try:
-            return lending.run(
-                self._sharded if sharding.Use.begun else self._program,
-                arguments,
-                arrays,
-                storages,
-                self._lent,
-                self._placeholders,
-                self._results,
-            )
+            return lending.run(program, arguments, arrays, storages, *self._lending)
         except (TypeError, ValueError, AttributeError) as error:  # a placeholder is no array
             if is_traced_elsewhere(arrays):
                 raise TracedElsewhere from error

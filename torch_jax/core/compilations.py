@@ -61,9 +61,8 @@ class Counts(NamedTuple):
         """
         parts = []
         if self.compiled or not any(self):
-            parts.append(
-                f"compiled {_many(self.compiled, 'program')} in {self.compile_seconds:.2f} s"
-            )
+            compiled = _many(self.compiled, "program")
+            parts.append(f"compiled {compiled} in {self.compile_seconds:.2f} s")
         if self.loaded:
             loaded = _many(self.loaded, "program")
             parts.append(f"loaded {loaded} from disk in {self.load_seconds:.2f} s")

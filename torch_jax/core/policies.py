@@ -17,10 +17,10 @@ def checks(kind: type[Exception]) -> bool:
 
 
 def waits_for_checks(kind: type[Exception] = IndexError) -> bool:
-    """Return whether an operator waits for its check: for factorizations programs catch errors."""
+    """Return whether an operator waits for its check, as factorizations always do."""
     mode = config.get("check_indices")
     at_once = mode == "always" or (mode == "auto" and target.on_cpu())
-    return at_once or kind is torch.linalg.LinAlgError
+    return at_once or kind is torch.linalg.LinAlgError  # which programs catch
 
 
 _DOUBLES = frozenset((torch.float64, torch.complex128))

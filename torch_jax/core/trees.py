@@ -80,12 +80,8 @@ def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     return unflatten(structure, itertools.starmap(function, zip(leaves, *others, strict=True)))
 
 
-_PLAIN = frozenset(
-    (
-        *(torch.Tensor, torch.nn.Parameter, jax_core.array_type(), np.ndarray),
-        *(int, float, complex, bool, str, bytes, type, torch.dtype, torch.device),
-    )
-)
+_VALUES = frozenset((int, float, complex, bool, str, bytes, type, torch.dtype, torch.device))
+_PLAIN = _VALUES | {torch.Tensor, torch.nn.Parameter, jax_core.array_type(), np.ndarray}
 
 
 def _meet(leaf: Any) -> bool:

@@ -48,8 +48,8 @@ def attend(
     if value.numel() == 0 or query.shape[-2] == 0:  # PyTorch checks neither sizes nor masks then
         zeros = query.new_zeros((*query.shape[:-1], value.shape[-1]))
         return sum((t.flatten()[:0].sum() for t in (query, key, value)), zeros)  # with gradients
-    # gives results in the order of the query's dims and takes a mask beside ``is_causal``; the math
-    # gives contiguous results, and refuses both at once
+    # the flash kernel gives results in the order of the query's dims and takes a mask beside
+    # ``is_causal``; the math gives contiguous results, and refuses both at once
     flash = takes_flash(query, key, value, dropout_p)
     flash = flash and (attn_mask is None or attn_mask.dim() in (2, 4))
     causal_mask = attn_mask is not None and is_causal
@@ -153,8 +153,5 @@ def _by_definition(grad, query, key, value, bias, wanted, is_causal, scale) -> t
         *(t.unflatten(1, (key.shape[1], each)).sum(2) for t in (of_key, of_value)),
         None if bias is None else of_scores.sum_to_size(bias.shape),
     ]
-    like = (query, key, value, query)
-    return tuple(
-        grad.to(t.dtype) if asked and grad is not None else None
-        for grad, t, asked in zip(grads, like, wanted, strict=True)
-    )
+    rows = zip(grads, (query, key, value, query), wanted, strict=True)
+    return tuple(g.to(t.dtype) if asked and g is not None else None for g, t, asked in rows)

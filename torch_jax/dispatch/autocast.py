@@ -136,9 +136,7 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
         if value.dtype is dtype or not is_eligible(value):
             return value
         return _cast_weight(value, dtype) if _is_weight(value, dtype) else value.to(dtype)
-    if isinstance(value, list | tuple):
-        return [cast(one, dtype) for one in value]
-    return value
+    return [cast(one, dtype) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _widest(values: Any) -> torch.dtype:

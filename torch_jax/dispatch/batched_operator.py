@@ -72,9 +72,8 @@ def _traced(op: Any, form: Any, leaves: list[Any]) -> Example:
 
     def filled(values: Any) -> tuple[tuple, dict[str, Any]]:
         values = iter(values)
-        return trees.unflatten(
-            form, [next(values) if isinstance(leaf, Given) else leaf for leaf in leaves]
-        )
+        given = [next(values) if isinstance(leaf, Given) else leaf for leaf in leaves]
+        return trees.unflatten(form, given)
 
     def of_one(*arrays: jax.Array) -> list[jax.Array]:
         with _by_itself():

@@ -227,9 +227,8 @@ class _Call(torch.autograd.Function):
         given = [tangent for tangent in tangents[2:] if tangent is not None]
         found = iter(run(pushforward, [*ctx.saved_tensors, *given]))
         differentiable = frozenset(program.differentiable)
-        return tuple(
-            next(found) if i in differentiable else None for i in range(len(program.results))
-        )
+        places = range(len(program.results))
+        return tuple(next(found) if i in differentiable else None for i in places)
 
     @staticmethod
     def vmap(

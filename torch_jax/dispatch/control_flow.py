@@ -144,10 +144,8 @@ def _wrapped(arrays: Iterable[Any], kinds: Iterable[torch.dtype | None]) -> list
 
 
 def _any_traced(operands: Iterable[Any]) -> bool:
-    return any(
-        isinstance(x, torch.Tensor) and storage.is_jax(x) and is_traced(storage.memory_of(x))
-        for x in operands
-    )
+    tensors = (x for x in operands if isinstance(x, torch.Tensor) and storage.is_jax(x))
+    return any(is_traced(storage.memory_of(x)) for x in tensors)
 
 
 def _array(value: Any) -> Any:

@@ -139,10 +139,8 @@ class Program:
 
     def batched(self, dims: tuple[int | None, ...], size: int) -> Program:
         """Return the program over a batch in these dims of the arguments, first in the results."""
-        forms = tuple(
-            form if dim is None else _longer(form, dim, size)
-            for form, dim in zip(self.forms, dims, strict=True)
-        )
+        pairs = zip(self.forms, dims, strict=True)
+        forms = tuple(form if dim is None else _longer(form, dim, size) for form, dim in pairs)
 
         def make() -> Program:
             run = jax.vmap(self._run, in_axes=dims, axis_size=size)

@@ -104,7 +104,7 @@ def served(op: Any) -> Served:
 
 
 def own(op: Any) -> Served | None:
-    """Return rung and function of an overload, if known or ours: others import much."""
+    """Return the rung of an overload if known or our own: lower ones import decompositions."""
     found = _served.get(op)
     if found is None:
         with _making:

@@ -39,7 +39,7 @@ def kernel(op: Any, sig: Signature, by_xla: Call, run: Call | None) -> Call:
 
 
 def on_cpu(op: Any, is_random: Any = False) -> Call | None:
-    """Return PyTorch's kernel for CPU tensors, None without one: draws differ from JAX's."""
+    """Return PyTorch's kernel for CPU tensors; None without one, and for draws, which differ."""
     if is_random or op.name() in STAND_INS:
         return STAND_INS.get(op.name())
     names = ("CPU", *(key.name for key in pytorch.COMPOSITE_KEYS))

@@ -167,7 +167,7 @@ def _refuse(op: Any, infers: bool, given: dict[str, Any]) -> None:
 
 
 def _one_of_each(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the lists of an operator without places that would be checked alike: most."""
+    """Return lists that an optimizer passes, hundreds alike, with each kind of place once."""
     lists = {name: value for name, value in given.items() if isinstance(value, list | tuple)}
     if len(set(map(len, lists.values()))) != 1:
         return given

@@ -114,10 +114,8 @@ class View(NamedTuple):
     def lens(self, memories: list[Any]) -> geometry.Lens:
         if self.window:
             return windows.at(self.window, None if self.starts is None else memories[self.starts])
-        memory = memories[self.slot]
-        return geometry.view(
-            memory.shape, memory.dtype, self.shape, self.stride, self.offset, self.dtype
-        )
+        memory, place = memories[self.slot], (self.shape, self.stride, self.offset)
+        return geometry.view(memory.shape, memory.dtype, *place, self.dtype)
 
     def read(self, memories: list[Any]) -> jax.Array:
         return geometry.read(jnp.asarray(memories[self.slot]), self.lens(memories))

@@ -413,9 +413,8 @@ def _place_of(tensor: torch.Tensor, memory: Any, key: list[Any]) -> Any:
     if ACTIVE.tracer is not None:
         key += stride, offset
         return None
-    place = windows.place(
-        memory.shape, memory.dtype, shape, stride, offset, dtypes.to_jax(tensor.dtype)
-    )
+    dtype = dtypes.to_jax(tensor.dtype)
+    place = windows.place(memory.shape, memory.dtype, shape, stride, offset, dtype)
     key.append(place.number)
     if place.starts is None:
         return None

@@ -39,9 +39,8 @@ class OnHost:
         if torch.get_default_dtype() is not self._default:
             return None
         kinds = self._sig.by_name
-        args, kwargs = self._sig.split(
-            {n: _filled(kinds.get(n), one, memories) for n, one in self._placed.items()}
-        )
+        named = {n: _filled(kinds.get(n), one, memories) for n, one in self._placed.items()}
+        args, kwargs = self._sig.split(named)
         ACTIVE.words = None if self._words is None else memories[self._words]
         try:
             result = self._run(*args, **kwargs)

@@ -64,9 +64,7 @@ def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -
     if isinstance(error, jax.errors.UnexpectedTracerError | tracers.TracedElsewhere):
         return tracers.outlived(f"a tensor of {errors.describe_call(op, args, kwargs)}")
     ours = errors.from_jax(error, op, args, kwargs)
-    if isinstance(ours, torch.OutOfMemoryError):
-        return ours
-    return of_cpu(op, args, kwargs) or ours
+    return ours if isinstance(ours, torch.OutOfMemoryError) else of_cpu(op, args, kwargs) or ours
 
 
 def of_cpu(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:

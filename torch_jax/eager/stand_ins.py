@@ -212,9 +212,8 @@ def adam(
     kind, maximize,
 ):  # fmt: skip
     """Step as ``torch.optim.Adam``, tensor by tensor, so that each stays in the cache."""
-    for at, (param, grad, mean, square) in enumerate(
-        zip(params, grads, means, squares, strict=True)
-    ):
+    rows = zip(params, grads, means, squares, strict=True)
+    for at, (param, grad, mean, square) in enumerate(rows):
         if maximize:
             grad = -grad
         if kind == "decoupled":

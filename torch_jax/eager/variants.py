@@ -119,9 +119,8 @@ def foreach_lowering(op: Any) -> Lowering | None:
     schema = op._schema
     stem = schema.name.removeprefix("aten::_foreach_").removesuffix("_")
     types = [str(a.real_type) for a in schema.arguments if not is_out_argument(a)]
-    element = _element_lowering(
-        _FOREACH_NAMES.get(stem, stem), [_ELEMENT.get(one, one) for one in types]
-    )
+    base = _FOREACH_NAMES.get(stem, stem)
+    element = _element_lowering(base, [_ELEMENT.get(one, one) for one in types])
     if element is None:
         return None
     lowering, keywords = element
@@ -140,9 +139,9 @@ def _element_lowering(base: str, types: list[str]) -> tuple[Lowering, list[str]]
             if lowering is None or candidate._schema.is_mutable:
                 continue
             arguments = candidate._schema.arguments[: len(types)]
-            if len(arguments) == len(types) and all(
-                _accepts(str(a.real_type), t, exact) for a, t in zip(arguments, types, strict=True)
-            ):
+            pairs = zip(arguments, types, strict=False)
+            fits = all(_accepts(str(a.real_type), t, exact) for a, t in pairs)
+            if fits and len(arguments) == len(types):
                 return lowering, [a.name if a.kwarg_only else "" for a in arguments]
     return None
 

@@ -80,7 +80,7 @@ class Executable:
         self.graph, self.name, self._donated = graph, name, donated
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._on_host = [at for at, node in enumerate(placeholders) if _is_on_host(node)]
-        # by ``copy_``
+        # the inputs that the graph writes
         copies = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
         written = {node.args[0] for node in copies}
         self._written = [at for at, node in enumerate(placeholders) if node in written]

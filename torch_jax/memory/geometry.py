@@ -90,12 +90,8 @@ class Slice(NamedTuple):
         if not self._has_steps():
             return lax.dynamic_update_slice(x, part, [np.int32(s) for s in self.starts])
         # a strided write is a select under a constant mask: no scatter
-        interior = [
-            (start, size - start - (count - 1) * step - 1, step - 1)
-            for start, step, size, count in zip(
-                self.starts, self.steps, x.shape, part.shape, strict=True
-            )
-        ]
+        dims = zip(self.starts, self.steps, x.shape, part.shape, strict=True)
+        interior = [(at, size - at - (n - 1) * step - 1, step - 1) for at, step, size, n in dims]
         mask = lax.pad(jnp.ones(part.shape, bool), jnp.zeros((), bool), interior)
         return jnp.where(mask, lax.pad(part, jnp.zeros((), part.dtype), interior), x)
 

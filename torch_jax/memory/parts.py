@@ -59,9 +59,8 @@ def is_wide(tensor: torch.Tensor) -> bool:
 
 def box_of(tensor: torch.Tensor, memory: jax.Array) -> Box | None:
     """Return the box of its memory that a tensor shows; None if that is no box, or other bits."""
-    if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
-        return None
-    if dtypes.TO_JAX.get(tensor.dtype) != memory.dtype:
+    is_plain = dtypes.TO_JAX.get(tensor.dtype) == memory.dtype
+    if not tensor.numel() or tensor.is_conj() or tensor.is_neg() or not is_plain:
         return None
     steps = geometry.row_major(memory.shape)
     by_step = {step: at for at, step in enumerate(steps) if memory.shape[at] > 1}
@@ -128,12 +127,9 @@ def _is_here(box: Box, memory: jax.Array) -> bool:
 
 def _in_tensor(box: Box, bounds: Sequence[tuple[int, int]]) -> Slices:
     """Return bounds in a memory as slices of the tensor."""
-    return tuple(
-        slice(0, 1)
-        if at is None
-        else slice(bounds[at][0] - box.starts[at], bounds[at][1] - box.starts[at])
-        for at in box.along
-    )
+    pairs = zip(bounds, box.starts, strict=True)
+    found = [slice(low - start, high - start) for (low, high), start in pairs]
+    return tuple(slice(0, 1) if at is None else found[at] for at in box.along)
 
 
 def _covers(inside: Slices, shape: Sequence[int]) -> bool:

@@ -164,9 +164,8 @@ def view(
     """Return a view of the memory of a contiguous CPU tensor, also by another dtype."""
     if dtype is held.dtype:
         return held.as_strided(size, stride, offset)
-    return torch.empty(0, dtype=dtype, device="cpu").set_(
-        held.untyped_storage(), offset, size, stride
-    )
+    found = torch.empty(0, dtype=dtype, device="cpu")
+    return found.set_(held.untyped_storage(), offset, size, stride)
 
 
 # --- CPU tensors as tensors of the device ---------------------------------------------------------

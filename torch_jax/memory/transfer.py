@@ -143,7 +143,8 @@ def borrowed(data: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     address, _ = data.__array_interface__["data"]
     interface = data.__array_interface__ | {"data": (address, False)}
     writable = SimpleNamespace(held=data, __array_interface__=interface)
-    return torch.from_numpy(np.asarray(writable)).view(dtype)
+    found = torch.from_numpy(np.asarray(writable))
+    return found if found.dtype is dtype else found.view(dtype)
 
 
 def own_part(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -166,10 +167,8 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     if sharding.Use.begun and (host := parts.read(tensor, memory, _borrowed)) is not None:
         return host
     if _is_read_on_host(tensor, memory):
-        view = _borrowed(memory).as_strided(
-            tensor.shape, tensor.stride(), int(tensor.storage_offset())
-        )
-        return view.clone()
+        place = tensor.shape, tensor.stride(), int(tensor.storage_offset())
+        return _borrowed(memory).as_strided(*place).clone()
     order = geometry.memory_order(tensor.shape, dense_strides(tensor.shape, tensor.stride()))
     if order is None or order == tuple(range(tensor.dim())):
         return host_copy(value_of(tensor))

@@ -205,6 +205,12 @@ def _remainder(_equation: Any, a: Any, b: Any) -> Interval:
     return max(-most, a[0]) if a[0] < 0 else 0, min(most, a[1]) if a[1] > 0 else 0
 
 
+# Equations whose results are elements of their first operand.
+_MOVES = """
+    broadcast_in_dim convert_element_type copy cummax cummin dynamic_slice expand_dims reshape rev
+    slice squeeze stop_gradient transpose
+""".split()
+
 # Of equations with one result. Each takes the equation and the intervals of all operands, which are
 # known; where a rule gives None, the result may be any value of its dtype.
 _RULES: dict[str, Callable[..., Interval]] = {
@@ -233,12 +239,5 @@ _RULES: dict[str, Callable[..., Interval]] = {
     "concatenate": _hull,
     "pad": _hull,
     "dynamic_update_slice": lambda equation, a, update, *_starts: _hull(equation, a, update),
-    **dict.fromkeys(
-        (
-            "broadcast_in_dim", "convert_element_type", "copy", "cummax", "cummin",
-            "dynamic_slice", "expand_dims", "reshape", "rev", "slice", "squeeze", "stop_gradient",
-            "transpose",
-        ),
-        lambda _, a, *_rest: a,
-    ),
-}  # fmt: skip
+    **dict.fromkeys(_MOVES, lambda _, a, *_rest: a),
+}

@@ -71,7 +71,7 @@ class Recording:
         return self.log[-1][0].operators + self.passed
 
     def run(self, is_early: bool = True) -> None:
-        """Run what was written down, ``is_early`` if for a value; XLA's error is raised later."""
+        """Run what was written down, ``is_early`` for a value; nodes that are asked for raise."""
         forks.refuse()
         with self._running:
             if not self._is_over:

@@ -36,10 +36,8 @@ class Recomputed:
         if self.runs == 1:
             self.inputs = {at: arg for at, arg in enumerate(args) if is_jax_tensor(arg)}
             return self.function(*args, **kwargs)
-        behind = self.behind
-        args = tuple(
-            _Instead.apply(arg, behind[at]) if at in behind else arg for at, arg in enumerate(args)
-        )
+        behind, given = self.behind, enumerate(args)
+        args = tuple(_Instead.apply(arg, behind[at]) if at in behind else arg for at, arg in given)
         self.inputs, self.behind, self.context = {}, {}, None  # the graph may live for long
         return self.function(*args, **kwargs)
 

@@ -105,12 +105,10 @@ class Optimizers:
     def _lift(self, optimizer: Any, index: int, key: str, value: Any) -> Any:
         if not _holds_numbers(optimizer, key, value):
             return value
+        number = functools.partial(self._number, optimizer, index, key)
         if not isinstance(value, tuple):
-            return self._number(optimizer, index, key, None)
-        return tuple(
-            self._number(optimizer, index, key, part) if isinstance(one, float) else one
-            for part, one in enumerate(value)
-        )
+            return number(None)
+        return tuple(number(at) if isinstance(one, float) else one for at, one in enumerate(value))
 
     def _number(self, optimizer: Any, index: int, key: str, part: int | None) -> Number:
         read = Read(optimizer, index, key, part)
