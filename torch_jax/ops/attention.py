@@ -93,10 +93,7 @@ def _machine() -> dict[str, Any]:
     platform = target.platform()
     found: dict[str, Any] = {"platform": platform, "devices": target.device_count()}
     if platform == "gpu":
-        found |= {
-            "capability": attention_kernels.capability(),
-            "cudnn": target.cudnn(),
-        }
+        found |= {"capability": attention_kernels.capability(), "cudnn": target.cudnn()}
     return found
 
 
@@ -109,20 +106,10 @@ def _kernel(
     if not four or not all(isinstance(n, int) for shape in shapes for n in shape):
         return None
     mask = None if bias is None else _in_four(bias, query).shape
-    form = choose(
-        Call(
-            dtype=query.dtype.name,
-            query=shapes[0],
-            key=shapes[1],
-            value=shapes[2],
-            bias=mask,
-            is_causal=is_causal,
-            is_gradient=is_gradient,
-            dropout=dropout_p,
-            precision=current().matmul,
-            **_machine(),
-        )
-    )
+    sizes = dict(zip(("query", "key", "value", "bias"), (*shapes, mask), strict=True))
+    flags = {"is_causal": is_causal, "is_gradient": is_gradient, "dropout": dropout_p}
+    of_dtype = {"dtype": query.dtype.name, "precision": current().matmul}
+    form = choose(Call(**sizes, **flags, **of_dtype, **_machine()))
     if form == "splash" and not attention_kernels.splash_is_there():
         return None
     return attention_kernels.KERNELS.get(form)

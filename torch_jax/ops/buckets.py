@@ -29,14 +29,12 @@ def length_for(count: int, most: int | None = None) -> int:
     return length if most is None else min(length, most)
 
 
-@jax.jit
-def _holds(mask):
-    return jnp.count_nonzero(mask)
+_nonzero = jax.jit(jnp.count_nonzero)
 
 
 def count_of(mask: jax.Array) -> int:
     """Return the number of places in which a concrete mask holds."""
-    return int(on_host(_holds(mask)))
+    return int(on_host(_nonzero(mask)))
 
 
 def compress(x: Any, mask: Any) -> Any:
@@ -110,7 +108,9 @@ def masked(x: jax.Array, indices: list[Any], masks: tuple[bool, ...]) -> Masked 
     count, *different = {count_of(mask) for mask in mine}
     if different:
         return None
-    picked = [flag for i, m in zip(indices, masks, strict=True) for flag in _picks(i, m)]
+    picked: list[bool] = []  # for each dimension, whether an index picks from it
+    for index, mask in zip(indices, masks, strict=True):
+        picked += [True] * index.ndim if mask else [index is not None]
     picked += [False] * (x.ndim - len(picked))
     first, end = picked.index(True), len(picked) - picked[::-1].index(True)
     first = first if all(picked[first:end]) else 0
@@ -119,11 +119,6 @@ def masked(x: jax.Array, indices: list[Any], masks: tuple[bool, ...]) -> Masked 
     length = length_for(count, min(mask.size for mask in mine))
     shape = (*rest[:first], *block, *rest[first:])
     return Masked(indices, masks, length, shape, first + len(block) - 1)
-
-
-def _picks(index: Any, mask: bool) -> list[bool]:
-    """Return for each dimension of an index whether the index picks from it."""
-    return [True] * index.ndim if mask else [index is not None]
 
 
 def at(x: jax.Array, indices: list[Any], masks: tuple[bool, ...], length: int) -> tuple:

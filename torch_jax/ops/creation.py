@@ -93,13 +93,6 @@ def _sequence(start, step, count: int, dtype: np.dtype):
     return (wide(start) + lax.iota(wide, count) * wide(step)).astype(dtype)
 
 
-def _range_dtype(dtype: Any, *bounds: Any) -> np.dtype:
-    if dtype is not None:
-        return dtype
-    integers = all(isinstance(b, int) for b in bounds)
-    return np.dtype(np.int64) if integers else default_float()
-
-
 def _step_stays(step=1, dtype=None) -> bool:
     """Return whether the meta function takes the step: it refuses one that becomes 0."""
     return dtype is None or dtype == np.int64 or category(dtype) == 2 or not 0 < abs(step) < 1
@@ -108,7 +101,9 @@ def _step_stays(step=1, dtype=None) -> bool:
 @op("arange.start", "arange.start_step", static=("start", "end", "step"), meta=_step_stays)
 def arange_step(start, end, step=1, *, dtype=None):
     """Leave the end out; int64 bounds are truncated before counting, as PyTorch does."""
-    dtype = _range_dtype(dtype, start, end, step)
+    if dtype is None:
+        integers = all(isinstance(b, int) for b in (start, end, step))
+        dtype = np.dtype(np.int64) if integers else default_float()
     if dtype == np.int64:
         start, end, step = int(start), int(end), int(step)
     return _sequence(start, step, math.ceil((end - start) / step), dtype)

@@ -44,13 +44,11 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
 @op("embedding_dense_backward")
 def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
     """Return rows of ``grad_output`` added up by index, except those of ``padding_idx``."""
-    return _table_grad(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)
 
+    def rows(table):
+        return _counted_rows(table, indices, padding_idx, scale_grad_by_freq)
 
-def _table_grad(rows, indices, count, *options):
-    return transposed(
-        lambda table: _counted_rows(table, indices, *options), rows, (count, rows.shape[-1])
-    )
+    return transposed(rows, grad_output, (num_weights, grad_output.shape[-1]))
 
 
 @op(
@@ -152,7 +150,7 @@ def _embedding_bag_dense_backward(
     rows = grad[offset2bag]
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.astype(rows.dtype)[:, None]
-    return _table_grad(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
+    return embedding_dense_backward(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
 
 
 @op("_embedding_bag_per_sample_weights_backward")

@@ -36,7 +36,9 @@ def _expand_masks(self, indices) -> tuple:
             continue
         _match_mask(self, index, len(result))
         result += np.nonzero(on_host(index))
-    _refuse_empty(self, result)
+    for dim, index in enumerate(result):
+        if not isinstance(index, slice) and index.size != 0 and self.shape[dim] == 0:
+            raise IndexError(f"index is out of bounds for dimension with size 0: dimension {dim}")
     return tuple(result)
 
 
@@ -50,13 +52,6 @@ def _padded(self, indices) -> buckets.Masked | None:
             _match_mask(self, index, axis)
         axis += index.ndim if is_mask(index) else 1
     return buckets.masked(self, list(indices), tuple(map(is_mask, indices)))
-
-
-def _refuse_empty(self, positions) -> None:
-    """Raise for a dimension of no elements, which no number can index."""
-    for dim, index in enumerate(positions):
-        if not isinstance(index, slice) and index.size != 0 and self.shape[dim] == 0:
-            raise IndexError(f"index is out of bounds for dimension with size 0: dimension {dim}")
 
 
 def _match_mask(self, mask, axis: int) -> None:
@@ -203,15 +198,11 @@ def _check_put(self, indices, values):
     axis = values.ndim - (self.ndim - lead - mask.ndim) - 1  # of the values, along the mask
     if mask.shape != self.shape[lead : lead + mask.ndim] or axis < 0 or values.shape[axis] == 1:
         return True, ""
-    ok = jnp.count_nonzero(mask) == values.shape[axis]
-    return (
-        ok,
-        (
-            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
-            "indexing result, whose size is the count of the mask"
-        ),
-        RuntimeError,
+    message = (
+        f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
+        "indexing result, whose size is the count of the mask"
     )
+    return jnp.count_nonzero(mask) == values.shape[axis], message, RuntimeError
 
 
 @op(

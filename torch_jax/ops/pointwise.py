@@ -273,11 +273,6 @@ def power_scalar(self, exponent):
     return power(self.astype(dtype), jnp.asarray(exponent).astype(dtype))
 
 
-def _heaviside(x, values):
-    """Return ``values`` where ``x`` is 0, and 0 for NaN as in PyTorch."""
-    return jnp.where(x == 0, values, (x > 0).astype(values.dtype))
-
-
 def logaddexp(a, b):
     """Do ``jnp.logaddexp``; the angle of complex results is not wrapped around."""
     return _complex_logaddexp(a, b) if category(a.dtype) == 3 else jnp.logaddexp(a, b)
@@ -338,7 +333,7 @@ _elementwise("maximum", jnp.maximum)
 _elementwise("minimum", jnp.minimum)
 _elementwise("fmax", _fmax)
 _elementwise("fmin", _fmin)
-_elementwise("heaviside", _heaviside)
+_elementwise("heaviside", lambda x, v: jnp.where(x == 0, v, (x > 0).astype(v.dtype)))  # NaN: 0
 _elementwise("logaddexp", logaddexp)
 _elementwise("gcd", jnp.gcd)
 _elementwise("lcm", jnp.lcm)

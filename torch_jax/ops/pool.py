@@ -6,6 +6,7 @@ PyTorch's scan of the whole window does: the first of equals, the last of NaNs.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable
@@ -283,13 +284,9 @@ def _register_fractional_max_pool(n: int) -> None:
             starts = jnp.expand_dims(starts, range(axis + 1, self.ndim))
             shape = (*values.shape[:axis], count, *values.shape[axis + 1 :])
             index = jnp.broadcast_to(starts, shape)
-            values, places = _maximum(
-                (
-                    jnp.take_along_axis(values, index + k, axis),
-                    jnp.take_along_axis(places, index + k, axis),
-                )
-                for k in range(kernel)
-            )
+            take = functools.partial(jnp.take_along_axis, axis=axis)
+            steps = [index + k for k in range(kernel)]
+            values, places = _maximum((take(values, at), take(places, at)) for at in steps)
         return values, places
 
 

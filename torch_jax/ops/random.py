@@ -91,20 +91,15 @@ def _randint(low: int, high: int, size, dtype, key):
     least = jnp.iinfo(dtype).min if kind == 1 else 0
     if kind == 3 or low >= high or (kind < 2 and (low < least or high > limit)):
         raise RuntimeError(f"integers of {dtype} from {low} to {high}")
-    if kind == 2:
-        _warn_of_gaps({"from": low, "to - 1": high - 1}, limit - 1, dtype)
-    return _integers(key, size, low, high - low).astype(dtype)
-
-
-def _warn_of_gaps(bounds: dict[str, int], whole: int, dtype) -> None:
-    """Warn of bounds beyond which ``dtype`` lacks some integers, as ``random_`` of PyTorch does."""
-    for name, bound in bounds.items():
-        if abs(bound) > whole:
+    for name, bound in (("from", low), ("to - 1", high - 1)) if kind == 2 else ():
+        if abs(bound) >= limit:  # beyond, the dtype lacks some integers
             warnings.warn(
-                f"{name} is out of bounds [-{whole}, {whole}]. Due to precision limitations "
-                f"{dtype} can support discrete uniform distribution only within this range.",
-                stacklevel=2,
+                f"{name} is out of bounds [-{limit - 1}, {limit - 1}]. Due to precision "
+                f"limitations {dtype} can support discrete uniform distribution only within this "
+                "range.",
+                stacklevel=1,
             )
+    return _integers(key, size, low, high - low).astype(dtype)
 
 
 @op("randint", "randint.generator", random=True, drawn_like="size", meta=False)
@@ -241,11 +236,6 @@ def random_from(self, low, to=None, *, key):
     return _randint(low, _limit(self.dtype) if to is None else to, self.shape, self.dtype, key)
 
 
-def _open_unit(key, shape, dtype):
-    """Draw uniform in (0, 1]."""
-    return 1 - _unit(key, shape, dtype)
-
-
 def _positive(name: str, of: str) -> Callable[..., tuple[Any, str, type[Exception]]]:
     """Return the check of a number that must be positive, as its default is."""
     what = name.replace("lambd", "lambda")
@@ -256,7 +246,7 @@ def _positive(name: str, of: str) -> Callable[..., tuple[Any, str, type[Exceptio
 def exponential(self, lambd=1.0, *, key):
     """Draw with rate ``lambd``; never 0, but for an infinite rate."""
     wide = opmath(self.dtype)
-    u = _open_unit(key, self.shape, wide)
+    u = 1 - _unit(key, self.shape, wide)  # never 0
     return -jnp.minimum(jnp.log(u), -jnp.finfo(wide).eps / 2) / jnp.asarray(lambd).astype(wide)
 
 
@@ -266,7 +256,7 @@ def geometric(self, p, *, key):
     if not 0 < p < 1:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
     wide = opmath(self.dtype) if category(self.dtype) == 2 else np.dtype(np.float32)
-    trials = jnp.ceil(jnp.log(_open_unit(key, self.shape, wide)) / wide.type(np.log1p(-p)))
+    trials = jnp.ceil(jnp.log(1 - _unit(key, self.shape, wide)) / wide.type(np.log1p(-p)))
     return jnp.maximum(trials, 1)
 
 
@@ -349,16 +339,13 @@ def multinomial(self, num_samples, replacement=False, *, key):
         raise ValueError(f"{num_samples} samples of {self.ndim} dims")  # the CPU has the words
     weights = self.astype(opmath(self.dtype))
     if not replacement or num_samples == 1:
-        clocks = -jnp.log(_open_unit(key, self.shape, weights.dtype))
+        clocks = -jnp.log(1 - _unit(key, self.shape, weights.dtype))
         speed = jnp.where(weights > 0, weights / jnp.maximum(clocks, 1e-38), -1)
         return lax.top_k(speed, num_samples)[1].astype(np.int64)
     total = jnp.cumsum(weights, -1)
     u = _unit(key, (*self.shape[:-1], num_samples), weights.dtype) * total[..., -1:]
     u = jnp.minimum(u, jnp.nextafter(total[..., -1:], jnp.zeros((), u.dtype)))
     return search(total, u, right=True).astype(np.int64)
-
-
-# ---- randomized leaky relu
 
 
 @op("rrelu_with_noise", "rrelu_with_noise_functional", random=True)

@@ -232,10 +232,6 @@ def _scan(step, states, xs, reverse):
     return lax.scan(body, states, xs, reverse=reverse)
 
 
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    return dot(a.astype(b.dtype), b, ((a.ndim - 1,), (0,)))
-
-
 _CELLS = SimpleNamespace(
     split=jnp.split, join=jnp.concatenate, sigmoid=jax.nn.sigmoid, tanh=jnp.tanh
 )
@@ -245,7 +241,7 @@ _LAYERS = SimpleNamespace(
     where=jnp.where,
     zeros_like=lambda x: jnp.zeros(x.shape, opmath(x.dtype)),
     arange=lambda count, like: jnp.arange(count, dtype=like.dtype),
-    product=_product,
+    product=lambda a, b: dot(a.astype(b.dtype), b, ((a.ndim - 1,), (0,))),
     transposed=lambda x: lax.optimization_barrier(x.T),  # once, and not in each step's product
     loop=_scan,
 )

@@ -242,15 +242,7 @@ _enter_y(0, _y0_near)
 _enter_y(1, _y1_near)
 
 
-def _k0_near(x):
-    return chebyshev_series(x * x, 0, 4, K0) - jnp.log(x / 2) * jsp.i0(x)
-
-
-def _k1_near(x):
-    return chebyshev_series(x * x, 0, 4, K1) / x + jnp.log(x / 2) * jsp.i1(x)
-
-
-def _enter_k(name: str, near: Unary, coefficients: tuple[float, ...]) -> None:
+def _enter_k(order: int, near: Unary, coefficients: tuple[float, ...]) -> None:
     """Enter ``K0`` or ``K1``, inf at 0 and NaN below, and that times ``exp(x)``."""
 
     def far(x):
@@ -263,12 +255,12 @@ def _enter_k(name: str, near: Unary, coefficients: tuple[float, ...]) -> None:
     def scaled(x):
         return jnp.where(x <= 2, jnp.where(x == 0, np.inf, jnp.exp(x) * near(x)), far(x))
 
-    float_op(f"special_modified_bessel_{name}", plain)
-    float_op(f"special_scaled_modified_bessel_{name}", scaled)
+    float_op(f"special_modified_bessel_k{order}", plain)
+    float_op(f"special_scaled_modified_bessel_k{order}", scaled)
 
 
-_enter_k("k0", _k0_near, K0_LARGE)
-_enter_k("k1", _k1_near, K1_LARGE)
+_enter_k(0, lambda x: chebyshev_series(x * x, 0, 4, K0) - jnp.log(x / 2) * jsp.i0(x), K0_LARGE)
+_enter_k(1, lambda x: chebyshev_series(x * x, 0, 4, K1) / x + jnp.log(x / 2) * jsp.i1(x), K1_LARGE)
 
 
 def spherical_bessel_j0(x):
