@@ -80,11 +80,7 @@ def _patch_statistics(original: Any, self: Any) -> None:
         original(self)
 
 
-@patch(
-    "torch.distributed.tensor.DTensor",
-    "torch.distributed.tensor",
-    is_registration=True,
-)
+@patch("torch.distributed.tensor.DTensor", "torch.distributed.tensor", is_registration=True)
 def _split_attention(_register: Any) -> Any:
     """``DTensor`` can split attention only for the operators of PyTorch's own devices."""
     from torch_jax.distributed import attention

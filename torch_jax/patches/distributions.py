@@ -21,15 +21,12 @@ def _patch_validation(original: Any, valid: Any) -> Any:
     recorder, caller = ACTIVE.recorder, sys._getframe(2)
     takes = recorder is not None and recorder.takes_checks
     is_late = config.get("check_indices") == "auto" and not (recorder is None and target.on_cpu())
-    if not (takes or is_late) or not (_is_distribution(caller) and is_jax_tensor(valid)):
+    is_asked = caller.f_globals.get("__name__") == "torch.distributions.distribution"
+    if not (takes or is_late) or not (is_asked and is_jax_tensor(valid)):
         return original(valid)
     check = flags.come_later if recorder is None else recorder.check_later
     check(held_by(valid.all()), _message(caller.f_locals), ValueError)
     return True
-
-
-def _is_distribution(caller: Any) -> bool:
-    return caller.f_globals.get("__name__") == "torch.distributions.distribution"
 
 
 def _message(given: dict[str, Any]) -> str:

@@ -22,22 +22,13 @@ from torch_jax.memory import generators
 
 # Modules of functions that replace PyTorch's own: Dynamo looks through them to the originals.
 _SEEN_THROUGH = frozenset(
-    (
-        "torch_jax.config",
-        "torch_jax.core.scopes",
-        "torch_jax.environment.callables",
-        "torch_jax.environment.cuda_names",
-        "torch_jax.environment.cuda_tensors",
-        "torch_jax.environment.environment",
-        "torch_jax.environment.redirects",
-        "torch_jax.environment.regions",
-        "torch_jax.interop.from_jax",
-        "torch_jax.patches.higher_order",
-        "torch_jax.patches.imports",
-        "torch_jax.patches.modules",
-        "torch_jax.patches.safetensors",
-        "torch_jax.patches.transformers",
-    )
+    f"torch_jax.{name}"
+    for name in """
+        config core.scopes environment.callables environment.cuda_names environment.cuda_tensors
+        environment.environment environment.redirects environment.regions interop.from_jax
+        patches.higher_order patches.imports patches.modules patches.safetensors
+        patches.transformers
+    """.split()
 )
 
 

@@ -15,21 +15,19 @@ _JAX = pytorch.DEVICE_TYPE
 
 
 @patch("multiprocessing.reduction.ForkingPickler.register", AT_FIRST_USE, is_registration=True)
-def _send_by_value(register: Any) -> Callable[[], None]:
+def _send_by_value(_register: Any) -> Callable[[], None]:
     """Processes cannot share memory of the device, so tensors are sent by value."""
     reductions = torch.multiprocessing.reductions
     of_tensor = _for_jax(_send_tensor, reductions.reduce_tensor)
     of_storage = _for_jax(_send_storage, reductions.reduce_storage)
-    register(torch.Tensor, of_tensor)
-    register(torch.nn.Parameter, of_tensor)
-    register(torch.UntypedStorage, of_storage)
 
-    def undo() -> None:
+    def enter(of_tensor: Any, of_storage: Any) -> None:
         for kind in (torch.Tensor, torch.nn.Parameter):
-            ForkingPickler.register(kind, reductions.reduce_tensor)
-        ForkingPickler.register(torch.UntypedStorage, reductions.reduce_storage)
+            ForkingPickler.register(kind, of_tensor)
+        ForkingPickler.register(torch.UntypedStorage, of_storage)
 
-    return undo
+    enter(of_tensor, of_storage)
+    return lambda: enter(reductions.reduce_tensor, reductions.reduce_storage)
 
 
 def _for_jax(ours: Any, theirs: Any) -> Any:

@@ -25,7 +25,7 @@ def _add_methods(move: Callable[..., Any]) -> Callable[[], None]:
 
     def as_array(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Return the array of a tensor on the device; of any other, its copy on the device."""
-        is_asked = _is_ours(self) and not (args or kwargs)
+        is_asked = self.device.type == pytorch.DEVICE_TYPE and not (args or kwargs)
         return _array(self) if is_asked else move(self, *args, **kwargs)
 
     methods = {
@@ -47,10 +47,6 @@ def _put(methods: dict[str, Any]) -> None:
             delattr(torch.Tensor, name)
         else:
             setattr(torch.Tensor, name, method)
-
-
-def _is_ours(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == pytorch.DEVICE_TYPE
 
 
 def _array(tensor: torch.Tensor) -> Any:
