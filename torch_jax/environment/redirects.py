@@ -16,15 +16,7 @@ from torch_jax.core import dynamo_constants, ordinals
 from torch_jax.environment import callables, cuda_answers, cuda_names, cuda_tensors, regions
 from torch_jax.environment.callables import wrap
 from torch_jax.environment.cuda_names import query
-from torch_jax.environment.regions import (
-    JAX,
-    fills_in,
-    is_enabled,
-    mapped,
-    redirects_cuda,
-    renamed,
-    where_cuda,
-)
+from torch_jax.environment.regions import JAX, is_enabled, mapped, renamed, where_cuda
 
 # Python inside PyTorch whose factories make its users' tensors. All other files keep their books
 # on the host: the step counts of optimizers, the permutations of samplers.
@@ -153,7 +145,8 @@ def _factory(original: Any) -> Callable[..., Any]:
                 caller = sys._getframe(1).f_globals.get("__name__", "")
             kwargs = _with_device(kwargs, caller)
         if kwargs.get("device") is not None and (words := renamed()):
-            kwargs = kwargs | {"device": _device_of(kwargs["device"], words)}
+            is_cuda = type(kwargs["device"]) is int and "cuda" in words  # a number is CUDA's
+            kwargs = kwargs | {"device": JAX if is_cuda else mapped(kwargs["device"], words)}
         return original(*args, **kwargs)
 
     return factory
@@ -167,16 +160,11 @@ def _with_device(kwargs: dict[str, Any], caller: str) -> dict[str, Any]:
         return _unpinned(kwargs)
     elsewhere = kwargs.get("out") is not None
     inside = caller.startswith("torch.") and not caller.startswith(_FOR_USERS)
-    if elsewhere or inside or not fills_in():
+    if elsewhere or inside or not regions.fills_in():
         return kwargs
     if pytorch.function_modes() and pytorch.default_device():
         return kwargs
     return kwargs | {"device": JAX}
-
-
-def _device_of(value: Any, words: tuple[str, ...]) -> Any:
-    """Return a device as :func:`mapped` does, also for a number."""
-    return JAX if type(value) is int and "cuda" in words else mapped(value, words)
 
 
 def _unpinned(kwargs: dict[str, Any], *like: Any) -> dict[str, Any]:
@@ -209,7 +197,7 @@ def _moved(original: Any) -> Callable[..., Any]:
     move = _mapped(original)
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if args and type(args[0]) is int and redirects_cuda():
+        if args and type(args[0]) is int and regions.redirects_cuda():
             args = (JAX, *args[1:])
         return move(self, *args, **kwargs)
 
