@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from torch_jax._private import jax_core
 from torch_jax.observe.checking import hlo
@@ -44,15 +42,6 @@ def _begun_at(text: str, name: str) -> str:
     return re.sub(rf"\n(?=%?{re.escape(name)} \()", "\nENTRY ", text, count=1)
 
 
-class Call(NamedTuple):
-    """A call of a library: the lengths of its arrays, and the rest of its line."""
-
-    target: str
-    given: Sequence[Sequence[int]]
-    made: Sequence[Sequence[int]]
-    line: str
-
-
 def of_libraries(text: str) -> dict[str, float]:
     """Return the ``flops`` and ``bytes accessed`` of all calls of libraries in a program.
 
@@ -79,26 +68,26 @@ def of_libraries(text: str) -> dict[str, float]:
                 moved = sum(nbytes for nbytes, _ in (*given, *made))
                 first, last = ([_numbers(one) for _, one in arrays] for arrays in (given, made))
                 found["bytes accessed"] += part.runs * moved
-                found["flops"] += part.runs * _flops(Call(target[1], first, last, rest))
+                found["flops"] += part.runs * _flops(target[1], first, last, rest)
     return dict(found)
 
 
-def _flops(call: Call) -> int:
-    """Return the additions and multiplications of a call; 0 of one that is not known."""
-    contracted, kernel = _CONTRACTED.search(call.line), _KERNEL.search(call.line)
+def _flops(target: str, given: list[list[int]], made: list[list[int]], line: str) -> int:
+    """Return the additions and multiplications of a call, by the lengths of its arrays, or 0."""
+    contracted, kernel = _CONTRACTED.search(line), _KERNEL.search(line)
     if contracted:
-        depth = math.prod(call.given[0][at] for at in _numbers(contracted[1]))
-        scores = _SCORES.search(call.line)
+        depth = math.prod(given[0][at] for at in _numbers(contracted[1]))
+        scores = _SCORES.search(line)
         if not scores:
-            return 2 * math.prod(call.made[0]) * depth
-        products = 5 if "Backward" in call.target else 2  # scores again, and four gradients
+            return 2 * math.prod(made[0]) * depth
+        products = 5 if "Backward" in target else 2  # scores again, and four gradients
         return products * 2 * math.prod(_numbers(scores[1])) * depth
     if kernel:
-        first, second, result = call.given[0], call.given[1], call.made[0]
+        (first, second, *_), result = given, made[0]
         out, window = {
             "__cudnn$convBackwardInput": (first, second),
             "__cudnn$convBackwardFilter": (second, result),
-        }.get(call.target, (result, second))
+        }.get(target, (result, second))
         return 2 * math.prod(out) * math.prod(window) // window[kernel[1].index("o")]
     return 0
 
