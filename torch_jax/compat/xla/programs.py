@@ -101,10 +101,8 @@ def flash_attention(
     if mask is not None and causal:
         rows, columns = q.shape[-2], k.shape[-2]
         below = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril()
-        if mask.dtype == torch.bool:
-            mask = mask & below
-        else:
-            mask = mask.masked_fill(~below, float("-inf"))
+        is_bool = mask.dtype == torch.bool
+        mask = mask & below if is_bool else mask.masked_fill(~below, float("-inf"))
     return F.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal and mask is None, scale=sm_scale
     )

@@ -238,13 +238,9 @@ def apply_backward_optimization_barrier(m: nn.Module) -> None:
 def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> str:
     """Print a line for each device with the part that it holds; return the text."""
     found = sharding_of(t)
-    if found is None:
-        text = f"{tuple(t.shape)} on one device"
-    else:
-        lines = []
-        for device, part in found.devices_indices_map(tuple(t.shape)).items():
-            ends = [f"{one.start or 0}:{'' if one.stop is None else one.stop}" for one in part]
-            lines.append(f"{device}: [{', '.join(ends)}]")
-        text = "\n".join(lines)
-    print(text)
-    return text
+    lines = [f"{tuple(t.shape)} on one device"] if found is None else []
+    for device, part in found.devices_indices_map(tuple(t.shape)).items() if found else ():
+        ends = [f"{one.start or 0}:{'' if one.stop is None else one.stop}" for one in part]
+        lines.append(f"{device}: [{', '.join(ends)}]")
+    print("\n".join(lines))
+    return "\n".join(lines)
