@@ -153,10 +153,7 @@ SETTINGS: dict[str, Setting] = {
         "How many programs a function under torch_jax.jit(pure=True) keeps, one for each kind of "
         "call; the oldest goes first.",
     ),
-    "progress": Setting(
-        True,
-        "Say on a terminal that XLA has been compiling for some seconds.",
-    ),
+    "progress": Setting(True, "Say on a terminal that XLA has been compiling for some seconds."),
     "cache": Setting(
         True,
         "Keep on disk what XLA compiles, for later processes. JAX's own settings come first: where "
@@ -169,8 +166,7 @@ SETTINGS: dict[str, Setting] = {
         "that another user owns or may write to is warned of, and not used.",
     ),
     "cache_megabytes": Setting(
-        4096,
-        "How much is kept on disk, in MiB; the least recently used goes first.",
+        4096, "How much is kept on disk, in MiB; the least recently used goes first."
     ),
     "cache_size": Setting(
         4096,

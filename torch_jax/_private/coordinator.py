@@ -64,11 +64,7 @@ def _serve(listener: socket.socket, size: int, patience: float) -> None:
 def main(port: str, size: str, seconds: str) -> None:
     """Serve until the last rank has gone."""
     service = _jax.get_distributed_runtime_service(
-        f"[::]:{port}",
-        int(size),
-        heartbeat_timeout=_FOR_EVER,
-        shutdown_timeout=1,
-        recoverable=True,
+        f"[::]:{port}", int(size), heartbeat_timeout=_FOR_EVER, shutdown_timeout=1, recoverable=True
     )
     with socket.create_server(("", 0)) as listener:
         print(listener.getsockname()[1], flush=True)

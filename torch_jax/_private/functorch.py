@@ -71,16 +71,14 @@ def _loaded_later() -> frozenset[str]:
 
 def current_level() -> Any:
     """Return the transform that is being served."""
-    return importlib.import_module(
-        "torch._functorch.pyfunctorch"
-    ).retrieve_current_functorch_interpreter()
+    module = importlib.import_module("torch._functorch.pyfunctorch")
+    return module.retrieve_current_functorch_interpreter()
 
 
 def unwrapped(values: Any, level: int) -> tuple[Any, Any]:
     """Return values without the batch of a level, and the dimension of each batch (or None)."""
-    return importlib.import_module("torch._functorch.autograd_function").unwrap_batched(
-        values, level
-    )
+    module = importlib.import_module("torch._functorch.autograd_function")
+    return module.unwrap_batched(values, level)
 
 
 def wrapped(value: torch.Tensor, level: int) -> torch.Tensor:

@@ -33,17 +33,15 @@ def _lookup(path: str) -> Any:
             owner = getattr(owner, part)
         return getattr(owner, attribute)
     except AttributeError:
-        return _missing(f"torch.{path}")
 
+        def raise_missing(*_args: Any, **_kwargs: Any) -> Any:
+            raise RuntimeError(
+                f"torch_jax needs the private name 'torch.{path}', which torch "
+                f"{torch.__version__} lacks. Install a torch release that torch_jax supports "
+                "(torch>=2.11)."
+            )
 
-def _missing(name: str) -> Callable[..., Any]:
-    def raise_missing(*_args: Any, **_kwargs: Any) -> Any:
-        raise RuntimeError(
-            f"torch_jax needs the private name '{name}', which torch {torch.__version__} lacks. "
-            "Install a torch release that torch_jax supports (torch>=2.11)."
-        )
-
-    return raise_missing
+        return raise_missing
 
 
 create_empty_tensor = _lookup("_C._acc.create_empty_tensor")

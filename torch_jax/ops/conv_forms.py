@@ -39,10 +39,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torch_jax.budgets import (
-    ELEMENTS_OF_A_CONVOLUTION,
-    ELEMENTS_OF_A_WEIGHT_GRADIENT,
-)
+from torch_jax.budgets import ELEMENTS_OF_A_CONVOLUTION, ELEMENTS_OF_A_WEIGHT_GRADIENT
 from torch_jax.ops.derivatives import transposed
 from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import opmath

@@ -51,11 +51,7 @@ def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, sca
     return transposed(rows, grad_output, (num_weights, grad_output.shape[-1]))
 
 
-@op(
-    "embedding_renorm",
-    static=("norm_type",),
-    check=lambda self, indices: _in_range(self, indices),
-)
+@op("embedding_renorm", static=("norm_type",), check=lambda self, indices: _in_range(self, indices))
 def embedding_renorm(self, indices, max_norm, norm_type):
     """Scale the rows that ``indices`` names down to a norm of at most ``max_norm``."""
     indices = indices.reshape(-1)

@@ -249,22 +249,21 @@ def linalg_eigh(A, UPLO="L", compute_v=True):
 
 def _eig(x: jax.Array, vectors: bool) -> list[jax.Array]:
     """Compute on the host where JAX has no kernel, as on TPU."""
+    dtype = np.result_type(x.dtype, np.complex64)
+    shapes = [x.shape[:-1], x.shape][: 1 + vectors]
     if x.size == 0:
-        dtype = np.result_type(x.dtype, np.complex64)
-        values = jnp.zeros(x.shape[:-1], dtype)
-        return [values, jnp.zeros(x.shape, dtype)] if vectors else [values]
+        return [jnp.zeros(shape, dtype) for shape in shapes]
     if target.platform() in ("cpu", "gpu"):
         return lax_linalg.eig(
             x, compute_left_eigenvectors=False, compute_right_eigenvectors=vectors
         )
-    dtype = np.result_type(x.dtype, np.complex64)
-    shapes = [jax.ShapeDtypeStruct(x.shape[:-1], dtype), jax.ShapeDtypeStruct(x.shape, dtype)]
 
     def by_numpy(x):
         results = np.linalg.eig(x) if vectors else [np.linalg.eigvals(x)]
         return [np.asarray(r, dtype) for r in results]
 
-    return jax.pure_callback(by_numpy, shapes[: 1 + vectors], x, vmap_method="broadcast_all")
+    forms = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    return jax.pure_callback(by_numpy, forms, x, vmap_method="broadcast_all")
 
 
 @op("linalg_eig")

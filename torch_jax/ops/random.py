@@ -85,8 +85,16 @@ def randn(size, *, dtype=None, key):
     return _normal(key, size, or_float(dtype))
 
 
-def _randint(low: int, high: int, size, dtype, key):
+@op("randint", "randint.generator", random=True, drawn_like="size", meta=False)
+def randint(high, size, *, dtype=np.int64, key):
+    """Draw integers in [0, high)."""
+    return randint_low(0, high, size, dtype=dtype, key=key)
+
+
+@op("randint.low", "randint.low_generator", random=True, drawn_like="size", meta=False)
+def randint_low(low, high, size, *, dtype=np.int64, key):
     """Draw integers in [low, high), which must be numbers of ``dtype``."""
+    dtype = np.int64 if dtype is None else dtype
     kind, limit = category(dtype), _limit(dtype)
     least = jnp.iinfo(dtype).min if kind == 1 else 0
     if kind == 3 or low >= high or (kind < 2 and (low < least or high > limit)):
@@ -100,18 +108,6 @@ def _randint(low: int, high: int, size, dtype, key):
                 stacklevel=1,
             )
     return _integers(key, size, low, high - low).astype(dtype)
-
-
-@op("randint", "randint.generator", random=True, drawn_like="size", meta=False)
-def randint(high, size, *, dtype=np.int64, key):
-    """Draw integers in [0, high)."""
-    return _randint(0, high, size, dtype or np.int64, key)
-
-
-@op("randint.low", "randint.low_generator", random=True, drawn_like="size", meta=False)
-def randint_low(low, high, size, *, dtype=np.int64, key):
-    """Draw integers in [low, high)."""
-    return _randint(low, high, size, dtype or np.int64, key)
 
 
 def _enter_like(function: Callable[..., jax.Array], *names: str) -> None:
@@ -227,13 +223,14 @@ def random(self, *, key):
 @op("random.to", random=True, drawn_like="self")
 def random_to(self, to, *, key):
     """Draw integers in [0, to)."""
-    return _randint(0, to, self.shape, self.dtype, key)
+    return randint_low(0, to, self.shape, dtype=self.dtype, key=key)
 
 
 @op("random.from", random=True, drawn_like="self")
 def random_from(self, low, to=None, *, key):
     """Draw integers in [from, to), or from there to the greatest of the dtype."""
-    return _randint(low, _limit(self.dtype) if to is None else to, self.shape, self.dtype, key)
+    to = _limit(self.dtype) if to is None else to
+    return randint_low(low, to, self.shape, dtype=self.dtype, key=key)
 
 
 def _positive(name: str, of: str) -> Callable[..., tuple[Any, str, type[Exception]]]:

@@ -32,14 +32,7 @@ def _scaled(x, scale):
 # PyTorch's meta function asks for the layouts and multiples that CUDA's kernels do.
 @op("_scaled_mm", meta=False, products=True)
 def scaled_mm(
-    self,
-    mat2,
-    scale_a,
-    scale_b,
-    bias=None,
-    scale_result=None,
-    out_dtype=None,
-    use_fast_accum=False,
+    self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
 ):
     """Return ``(self * scale_a) @ (mat2 * scale_b) + bias``; the CPU takes no ``scale_result``."""
     return _scaled_product(self, mat2, scale_a, scale_b, bias, out_dtype)

@@ -10,14 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_jax.ops.derivatives import differentiated_as
-from torch_jax.ops.indexing import (
-    along,
-    check_dim,
-    dim_bounds,
-    refuse_other_slices,
-    strict,
-    write,
-)
+from torch_jax.ops.indexing import along, check_dim, dim_bounds, refuse_other_slices, strict, write
 from torch_jax.ops.promotion import category
 from torch_jax.ops.registry import op
 

@@ -76,15 +76,7 @@ def _check_lengths(data, lengths=None, axis=0, unsafe=False):
 
 
 def segment_reduce(
-    data,
-    reduce,
-    *,
-    lengths=None,
-    indices=None,
-    offsets=None,
-    axis=0,
-    unsafe=False,
-    initial=None,
+    data, reduce, *, lengths=None, indices=None, offsets=None, axis=0, unsafe=False, initial=None
 ):
     """Reduce; a mean's initial value counts in the sum, not in the divisor; of nothing NaN."""
     if indices is not None:

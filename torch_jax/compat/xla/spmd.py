@@ -36,10 +36,7 @@ class Mesh:
     """
 
     def __init__(
-        self,
-        device_ids: Any,
-        mesh_shape: Sequence[int],
-        axis_names: Sequence[str] | None = None,
+        self, device_ids: Any, mesh_shape: Sequence[int], axis_names: Sequence[str] | None = None
     ):
         self.device_ids = np.asarray(device_ids).ravel()
         self.mesh_shape = tuple(int(length) for length in mesh_shape)
