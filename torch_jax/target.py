@@ -125,9 +125,6 @@ def _hosts(lengths: tuple[int, ...]) -> tuple[int, ...]:
     return lengths if len(lengths) == 2 else ()
 
 
-# --- the one that counts --------------------------------------------------------------------------
-
-
 def chosen() -> Target | None:
     """Return the chips that the setting ``target`` names; None for those that JAX runs on."""
     name = config.get("target")
@@ -171,9 +168,6 @@ def device_count() -> int:
     """Return how many devices a program may be spread over."""
     target = chosen()
     return jax.device_count() if target is None else target.chips
-
-
-# --- compilers ------------------------------------------------------------------------------------
 
 
 class NoCompiler(RuntimeError):

@@ -181,9 +181,6 @@ class StreamContext(contextlib.nullcontext):
 stream = StreamContext
 
 
-# --- torch.Stream, torch.Event --------------------------------------------------------------------
-
-
 def standing_for(kind: Any, ours: Any, is_ours: Callable[..., bool] | None = None) -> Any:
     """Return a class that replaces ``kind``, but makes ``ours`` for arguments of this device."""
     asks = is_ours or _is_ours

@@ -107,9 +107,6 @@ def with_sharding_constraint(x: torch.Tensor, spec: Any, mesh: Mesh | None = Non
 _constrain = jax_function(jax.lax.with_sharding_constraint)
 
 
-# --- modules --------------------------------------------------------------------------------------
-
-
 def _shard_module(
     module: torch.nn.Module, mesh: Mesh, spec: Any, optimizer: Any, init: Any, axis: str | None
 ) -> None:

@@ -33,9 +33,6 @@ def always(value: Any) -> Callable[..., Any]:
 nothing = always(None)
 
 
-# --- devices --------------------------------------------------------------------------------------
-
-
 def set_device(device: Any) -> None:
     """Keep the number of a device, as ``torch.jax`` does; an unknown number means the first.
 
@@ -43,9 +40,6 @@ def set_device(device: Any) -> None:
     """
     number = device if isinstance(device, int) else torch.device(device).index or 0
     device_module.set_device(ordinals.known(number))
-
-
-# --- memory ---------------------------------------------------------------------------------------
 
 
 def nested_stats(device: Any = None) -> dict[str, Any]:
@@ -124,8 +118,6 @@ class DefaultGenerators(Sequence):
     def __getitem__(self, index: Any) -> Any:
         return self._now()[index]
 
-
-# --- the tables -----------------------------------------------------------------------------------
 
 # The functions of torch.jax of the same name.
 _OF_THE_DEVICE = {

@@ -330,9 +330,6 @@ def _concerns_us(values: Iterable[Any]) -> bool:
 _PLAIN = (torch.Tensor.__torch_function__, torch.nn.Parameter.__torch_function__)
 
 
-# --- both -----------------------------------------------------------------------------------------
-
-
 def _use(target: Any) -> None:
     """See the calls of ``target``."""
     with _lock:

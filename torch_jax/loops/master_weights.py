@@ -68,8 +68,6 @@ class MasterWeights(Optimizer):
             for key, value in state.items()
         }
 
-    # --- attributes of the optimizer within -------------------------------------------------------
-
     param_groups: Any = property(attrgetter("optimizer.param_groups"))
     state: Any = property(attrgetter("optimizer.state"))
     defaults: Any = property(attrgetter("optimizer.defaults"))
@@ -100,8 +98,6 @@ class MasterWeights(Optimizer):
         """Register a hook of the optimizer within."""
         return self.optimizer.register_load_state_dict_post_hook(hook, prepend)
 
-    # --- training ---------------------------------------------------------------------------------
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of the parameters."""
         self.given.zero_grad(set_to_none)
@@ -127,8 +123,6 @@ class MasterWeights(Optimizer):
 
     # The optimizer within runs the hooks of a step, and schedulers count its steps.
     step.hooked = True  # type: ignore[attr-defined]
-
-    # --- saving -----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer within, and ``masters`` in the order of parameters."""

@@ -95,8 +95,6 @@ def place(function: Any) -> str:
     return f"{path.relative_to(root) if root in path.parents else path}:{code.co_firstlineno}"
 
 
-# --- example calls --------------------------------------------------------------------------------
-
 _SHAPES = ((4, 4), (2, 3, 8, 8), (2, 4, 8), (2, 2, 4, 4, 4), (4, 4, 4, 4), (4,), ())
 _SIZES = ([2, 2], [1, 1], [4], [2], [4, 4], [1, 1, 1], [8, 8], [0])
 _DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)

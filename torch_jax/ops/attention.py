@@ -40,9 +40,6 @@ def _dropout(key: Any, dropout_p: float) -> attention_blocks.Dropout | None:
     return kept
 
 
-# --- into blocks' shape ---------------------------------------------------------------------------
-
-
 def _arranged(query, key, value, bias, is_causal, scale, dropout) -> Attention:
     """Return the call in five dims: the query's heads beside the head of keys that serves them."""
     lead, heads = query.shape[:-3], query.shape[-3]
@@ -83,9 +80,6 @@ def _in_five(bias: jax.Array, query: jax.Array, served: int) -> jax.Array:
     if heads == 1:
         return bias[:, :, None]
     return bias.reshape(batch, served, heads // served, *rest)
-
-
-# --- the form -------------------------------------------------------------------------------------
 
 
 def _machine() -> dict[str, Any]:

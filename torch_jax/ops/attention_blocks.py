@@ -175,9 +175,6 @@ def _summed_up(call: Attention, of_block: Any, of_bias: bool) -> tuple:
     return query, key, value, bias
 
 
-# --- blocks ---------------------------------------------------------------------------------------
-
-
 class _Block(NamedTuple):
     """Some rows of the query, and the keys that they are given: the first ``seen``."""
 

@@ -107,9 +107,6 @@ def choose(call: Call) -> str:
     return "splash" if takes_splash(call) else "blocks"
 
 
-# --- blocks ---------------------------------------------------------------------------------------
-
-
 class Group(NamedTuple):
     """Rows ``start`` to ``stop`` in blocks of ``block``, each given the first ``keys`` keys."""
 

@@ -61,9 +61,6 @@ def embedding_renorm(self, indices, max_norm, norm_type):
     return self.at[indices].set(rows.astype(self.dtype), mode="drop")
 
 
-# ---- bags -------------------------------------------------------------------------------------
-
-
 @op("_embedding_bag", "_embedding_bag_forward_only", check=_in_range)
 def _embedding_bag(
     weight,

@@ -68,8 +68,6 @@ def _warn_pin_memory() -> None:
     )
 
 
-# --- torch.accelerator ----------------------------------------------------------------------------
-
 _ANSWERS = {
     "emptyCache": module.empty_cache,
     "emptyHostCache": module.empty_cache,  # C++ would end in a segfault

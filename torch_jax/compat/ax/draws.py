@@ -156,9 +156,6 @@ def drawing_from(key: Any) -> Iterator[None]:
             _put.key, _put.place = put
 
 
-# --- functions that JAX traces --------------------------------------------------------------------
-
-
 # Named in errors where the user's function is not known.
 _HERE = SimpleNamespace(__qualname__="a function that JAX traces")
 

@@ -16,9 +16,6 @@ JaxValue: TypeAlias = Any
 JaxCallable: TypeAlias = Callable[..., Any]
 
 
-# --- tensors on the CPU and arrays as copies of each other, and dtypes ----------------------------
-
-
 def t2j(tensor: torch.Tensor, use_dlpack: bool = True) -> Any:
     """Return a tensor of any device as an array."""
     return default_env().t2j_copy(tensor)
@@ -37,9 +34,6 @@ def t2j_dtype(dtype: torch.dtype | None) -> Any:
 def j2t_dtype(dtype: Any) -> torch.dtype | None:
     """Return a dtype of JAX's as PyTorch's; None stays."""
     return None if dtype is None else dtypes.to_torch(dtype)
-
-
-# --- lists taken apart and put together again -----------------------------------------------------
 
 
 def partition(original: list[Any], func: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:

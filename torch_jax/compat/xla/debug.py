@@ -14,8 +14,6 @@ import jax
 from torch_jax.core import waking
 from torch_jax.observe import metrics as own
 
-# --- metrics --------------------------------------------------------------------------------------
-
 _TEXT = "explanations"
 metrics_report = own.report
 
@@ -56,8 +54,6 @@ def executed_fallback_ops() -> list[str]:
 
 clear_all = clear_counters = clear_metrics = own.reset_metrics
 
-
-# --- profiler -------------------------------------------------------------------------------------
 
 Trace = jax.profiler.TraceAnnotation
 stop_server = jax.profiler.stop_server

@@ -22,8 +22,6 @@ from torch_jax.compat.xla import spmd, world
 from torch_jax.compat.xla.xla_model import xla_device
 from torch_jax.distributed import rules
 
-# --- parts of modules -----------------------------------------------------------------------------
-
 
 def _of_pytorch(policy: Callable[..., bool]) -> Callable[..., bool]:
     """Return a policy of PyTorch's whose third argument has PyTorch/XLA's name."""
@@ -91,9 +89,6 @@ class Wrapper(nn.Module):
         return self.module[key]  # type: ignore[index]
 
 
-# --- over processes -------------------------------------------------------------------------------
-
-
 class XlaFullyShardedDataParallel(Wrapper):
     """A module whose parameters lie in parts over the processes (``fully_shard``).
 
@@ -154,9 +149,6 @@ def checkpoint_module(module: nn.Module) -> nn.Module:
     """Let a module be computed again in the backward pass."""
     module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
     return module
-
-
-# --- over a mesh ----------------------------------------------------------------------------------
 
 
 class SpmdFullyShardedDataParallel(Wrapper):

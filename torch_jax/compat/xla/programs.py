@@ -17,8 +17,6 @@ from torch_jax.interop import from_jax
 from torch_jax.interop import scan_layers as own
 from torch_jax.memory import dtypes
 
-# --- loops ----------------------------------------------------------------------------------------
-
 
 def scan(fn: Callable[..., Any], init: Any, xs: Any, **kwargs: Any) -> tuple[Any, Any]:
     """Run ``carry, y = fn(carry, x)`` along the first dimension of ``xs``; return carry and ``ys``.
@@ -46,9 +44,6 @@ def scan_layers(
     return own.scan_layers(list(layers), input_data)
 
 
-# --- pure functions -------------------------------------------------------------------------------
-
-
 def assume_pure(fn: Callable[..., Any], *, add_rng_seed_argument: bool = False) -> Any:
     """Return a function as one program: the values that it reads are checked at each call."""
     return jit.jit(fn)
@@ -64,9 +59,6 @@ class PureModule(Wrapper):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's result."""
         return self._compiled(*args, **kwargs)
-
-
-# --- functions and kernels of JAX -----------------------------------------------------------------
 
 
 def call_jax(

@@ -139,8 +139,6 @@ class XLAShardedTensor(metaclass=_OverDevices):
     """``isinstance`` holds for tensors that lie over several devices: plain tensors."""
 
 
-# --- the mesh of a program ------------------------------------------------------------------------
-
 _global: list[Mesh | None] = [None]
 
 
@@ -159,9 +157,6 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
     waking.wake()
     count = jax.device_count()
     return Mesh(np.arange(count), (count,), None if axis_name is None else (axis_name,))
-
-
-# --- marks ----------------------------------------------------------------------------------------
 
 
 def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Spec) -> torch.Tensor:
@@ -227,9 +222,6 @@ def apply_xla_patch_to_nn_linear(module: nn.Module, *_: Any) -> nn.Module:
 
 def apply_backward_optimization_barrier(m: nn.Module) -> None:
     """Do nothing: gradients leave a step one by one."""
-
-
-# --- debugging ------------------------------------------------------------------------------------
 
 
 def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> str:

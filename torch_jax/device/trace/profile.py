@@ -133,9 +133,6 @@ def _is_of_user(name: str) -> bool:
     return not (_STANDARD / name.partition("(")[0]).exists()
 
 
-# --- the exported file ----------------------------------------------------------------------------
-
-
 def add_to_file(profile: Any, path: str) -> None:
     """Add the device, and XLA's threads on the host, to an exported Chrome trace."""
     with open(path) as file:

@@ -52,9 +52,6 @@ class Array(NamedTuple):
     line: str  # of the user's code; empty where none is known
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @functools.lru_cache(maxsize=1)  # costs, collectives and arrays are read from one text
 def rounds(text: str) -> tuple[dict[str, Part], list[Loop]]:
     """Return how often each computation of a compiled program runs, and its loops.
@@ -100,9 +97,6 @@ def _constant(computation: str, name: str) -> int | None:
     """Return the number of a constant; None for any other instruction."""
     found = re.search(r" constant\((\d+)\)", _definition(computation, name))
     return int(found[1]) if found else None
-
-
-# --- collectives and arrays -----------------------------------------------------------------------
 
 
 def collectives(text: str) -> dict[str, tuple[int, int]]:

@@ -181,9 +181,6 @@ _ADVICE: dict[str, Callable[[dict[str, Any], str], _Advice]] = {
 }
 
 
-# --- as text --------------------------------------------------------------------------------------
-
-
 def text(data: dict[str, Any]) -> str:
     """Return a summary for people.
 
