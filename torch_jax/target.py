@@ -69,11 +69,6 @@ class Target(NamedTuple):
         """Return the number of chips."""
         return math.prod(self.shape) * self.slices
 
-    @property
-    def capability(self) -> tuple[int, int]:
-        """Return the compute capability of a GPU; (0, 0) for a TPU."""
-        return (GPUS[self.chip].capability, 0) if self.platform == "gpu" else (0, 0)
-
 
 def parse(name: str) -> Target:
     """Return the chips of a name.

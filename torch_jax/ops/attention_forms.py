@@ -28,21 +28,6 @@ class Call(NamedTuple):
     cudnn: int = 0  # the version of cuDNN, as 91000; 0 where there is none
     devices: int = 1  # how many devices a program of this process may be spread over
 
-    @property
-    def width(self) -> int:
-        """Return the head size of queries and keys."""
-        return self.query[-1]
-
-    @property
-    def is_square(self) -> bool:
-        """Return whether there are as many keys as rows, so that all readings of "causal" agree."""
-        return self.query[-2] == self.key[-2]
-
-    @property
-    def has_plain_values(self) -> bool:
-        """Return whether values are as wide as keys."""
-        return self.value == self.key
-
 
 _HALVES = ("bfloat16", "float16")
 
@@ -54,21 +39,22 @@ def takes_cudnn(call: Call) -> bool:
     differ, its causal mask may begin at another corner; under two masks at once the rows that see
     nothing are unknown; and it has no gradients of odd lengths. It gets no such calls.
     """
+    (rows, width), keys = call.query[-2:], call.key[-2]
     widest = 256 if call.capability >= (9, 0) else 128
-    even = call.query[-2] % 2 == 0 == call.key[-2] % 2
+    even = rows % 2 == 0 == keys % 2
     return (
         call.platform == "gpu"
         and call.cudnn >= 8904
         and call.capability >= (8, 0)
         and call.dtype in _HALVES
         and not call.dropout
-        and call.has_plain_values
-        and call.width % 8 == 0
-        and call.width <= widest
-        and (not call.is_causal or call.is_square)
+        and call.value == call.key
+        and width % 8 == 0
+        and width <= widest
+        and (not call.is_causal or rows == keys)
         and (call.bias is None or (even and not call.is_causal))
         and (even or not call.is_gradient)
-        and call.query[-2] > 1  # one row of a decoder is a product of a vector
+        and rows > 1  # one row of a decoder is a product of a vector
     )
 
 
@@ -78,7 +64,7 @@ def takes_splash(call: Call) -> bool:
     Its products of float32 are of bfloat16s, which must be allowed. XLA cannot split it over
     devices.
     """
-    lengths = call.query[-2] % 128 == 0 == call.key[-2] % 128
+    (rows, width), keys = call.query[-2:], call.key[-2]
     allowed = call.dtype == "bfloat16" or (call.dtype == "float32" and call.precision == "medium")
     return (
         call.platform == "tpu"
@@ -86,10 +72,9 @@ def takes_splash(call: Call) -> bool:
         and call.devices == 1
         and call.bias is None
         and not call.dropout
-        and call.has_plain_values
-        and call.width % 128 == 0
-        and lengths
-        and (not call.is_causal or call.is_square)
+        and call.value == call.key
+        and all(n % 128 == 0 for n in (rows, keys, width))
+        and (not call.is_causal or rows == keys)
     )
 
 

@@ -253,23 +253,6 @@ def _register_max_pool(n: int) -> None:
             values, places = _maximum(pairs)
         return values, places
 
-    @op(f"adaptive_max_pool{n}d_backward", f"fractional_max_pool{n}d_backward")
-    def put_back(grad_output, self, *sizes_and_indices):
-        return _put_back(n, grad_output, sizes_and_indices[-1], self.shape[-n:])
-
-
-def _fractional_starts(sample, size: int, count: int, kernel: int):
-    """Return the starts of windows along one dimension, for each (batch, channel)."""
-    if count == 1:
-        return jnp.full((*sample.shape, 1), size - kernel)
-    alpha = jnp.asarray((size - kernel) / (count - 1), sample.dtype)
-    i = jnp.arange(count).astype(sample.dtype)
-    starts = ((i + sample[..., None]) * alpha).astype(jnp.int32)
-    starts -= (sample[..., None] * alpha).astype(jnp.int32)
-    return jnp.where(jnp.arange(count) == count - 1, size - kernel, starts)
-
-
-def _register_fractional_max_pool(n: int) -> None:
     @op(f"fractional_max_pool{n}d")
     def fractional_max_pool(self, kernel_size, output_size, random_samples):
         values, places = self, _flat_index(self.shape, n)
@@ -288,6 +271,21 @@ def _register_fractional_max_pool(n: int) -> None:
             steps = [index + k for k in range(kernel)]
             values, places = _maximum((take(values, at), take(places, at)) for at in steps)
         return values, places
+
+    @op(f"adaptive_max_pool{n}d_backward", f"fractional_max_pool{n}d_backward")
+    def put_back(grad_output, self, *sizes_and_indices):
+        return _put_back(n, grad_output, sizes_and_indices[-1], self.shape[-n:])
+
+
+def _fractional_starts(sample, size: int, count: int, kernel: int):
+    """Return the starts of windows along one dimension, for each (batch, channel)."""
+    if count == 1:
+        return jnp.full((*sample.shape, 1), size - kernel)
+    alpha = jnp.asarray((size - kernel) / (count - 1), sample.dtype)
+    i = jnp.arange(count).astype(sample.dtype)
+    starts = ((i + sample[..., None]) * alpha).astype(jnp.int32)
+    starts -= (sample[..., None] * alpha).astype(jnp.int32)
+    return jnp.where(jnp.arange(count) == count - 1, size - kernel, starts)
 
 
 # ---- unpooling --------------------------------------------------------------------------------
@@ -314,4 +312,3 @@ def max_unpool(self, indices, output_size, *_stride_and_padding):
 for _n in (2, 3):
     _register_avg_pool(_n)
     _register_max_pool(_n)
-    _register_fractional_max_pool(_n)

@@ -91,10 +91,6 @@ class Kind(NamedTuple):
     back: Callable[..., Any]
 
 
-def _lstm_step(by, input_gates, hidden_gates, hx, cx):
-    return lstm_cell(by, input_gates, hidden_gates, cx)[:2]
-
-
 def _lstm_keep(by, input_gates, hidden_gates, before, after, cx, over_time):
     i, f, g, o = by.split(input_gates + hidden_gates, 4, 2)
     i, f, g, o = by.sigmoid(i), by.sigmoid(f), by.tanh(g), by.sigmoid(o)
@@ -111,10 +107,6 @@ def _lstm_back(by, grad_h, grad_c, workspace, cx):
     i, f, g, _ = by.split(workspace, 4, 1)
     gates, grad_c, _ = lstm_cell_backward(by, grad_h, grad_c, cx, f * cx + i * g, workspace, False)
     return gates, gates, 0, grad_c
-
-
-def _gru_step(by, input_gates, hidden_gates, hx, cx):
-    return gru_cell(by, input_gates, hidden_gates, hx)[0], cx
 
 
 def _gru_keep(by, input_gates, hidden_gates, before, after, cx, over_time):
@@ -143,8 +135,8 @@ def _of_sum(name: str, of_gates: Callable[..., Any]) -> Kind:
 
 
 KINDS = {
-    "lstm": Kind(4, _lstm_step, _lstm_keep, _lstm_back),
-    "gru": Kind(3, _gru_step, _gru_keep, _gru_back),
+    "lstm": Kind(4, lambda by, x, h, hx, cx: lstm_cell(by, x, h, cx)[:2], _lstm_keep, _lstm_back),
+    "gru": Kind(3, lambda by, x, h, hx, cx: (gru_cell(by, x, h, hx)[0], cx), _gru_keep, _gru_back),
     "rnn_tanh": _of_sum("tanh", lambda by, grad, y: grad * (1 - y * y)),
     "rnn_relu": _of_sum("relu", lambda by, grad, y: by.where(y > 0, grad, 0)),
 }

@@ -67,22 +67,17 @@ def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
     Parts are rows of ``self``, columns of ``mat2``, or, of two matrices, of the dimension that is
     summed over. Parts past the last end give zeros.
     """
-    out = _groups(self, mat2, offs)
+    sizes = None if offs is None else jnp.diff(offs, prepend=0)
+    if sizes is None:
+        out = matrix_product(self, mat2)
+    elif self.ndim == 2:
+        out = _ragged(self, mat2, sizes, contract=mat2.ndim == 2)
+    else:
+        out = _ragged(mat2.T, self.swapaxes(1, 2), sizes, contract=False).T
     return out.astype(self.dtype if out_dtype is None else out_dtype)
 
 
-def _groups(self, mat2, offs):
-    if offs is None:
-        return matrix_product(self, mat2)
-    sizes = jnp.diff(offs, prepend=0)
-    if self.ndim == mat2.ndim == 2:
-        return _ragged(self, mat2, sizes, contract=True)
-    if self.ndim == 2:
-        return _ragged(self, mat2, sizes)
-    return _ragged(mat2.T, self.swapaxes(1, 2), sizes).T
-
-
-def _ragged(a: jax.Array, b: jax.Array, sizes: jax.Array, contract: bool = False) -> jax.Array:
+def _ragged(a: jax.Array, b: jax.Array, sizes: jax.Array, contract: bool) -> jax.Array:
     """Multiply each row of ``a`` by its group's matrix; or return a product for each group."""
     dims = lax.RaggedDotDimensionNumbers(
         dot_dimension_numbers=(((1,), (0,)) if contract else ((1,), (1,)), ((), ())),

@@ -9,15 +9,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from torch_jax.core.patching import AT_FIRST_USE, around, patch
 from torch_jax.memory import shared, storage, transfer
-
-if TYPE_CHECKING:
-    import jax
 
 # C++ sees no memory behind these tensors, so their addresses are made up: unique, never mapped.
 _addresses = itertools.count(1 << 46, 1 << 20)
@@ -31,7 +28,7 @@ class _JaxStorage:
     own, for storages that have an ``array``.
     """
 
-    array: jax.Array
+    array: Any
     _address: int
 
     def nbytes(self) -> int:

@@ -45,7 +45,7 @@ def answer(given: argparse.Namespace) -> int:
     if not given.target:
         print(f"--target names the chips: {target.NAMES}", file=sys.stderr)
         return 2
-    compute_on_cpu()
+    jax.config.update("jax_platforms", "cpu")  # compilers need no chip, and one may be in use
     if given.keep:
         config.set("cache", True)
     running.redirect(given.device)
@@ -69,11 +69,6 @@ def _sorted(given: argparse.Namespace) -> argparse.Namespace:
         _add_own(own)
         _, rest[1:] = own.parse_known_args(rest[1:], given)
     return given
-
-
-def compute_on_cpu() -> None:
-    """Let JAX use no chip of this machine: compilers need none, and a chip may be in use."""
-    jax.config.update("jax_platforms", "cpu")
 
 
 class _Enough(BaseException):
