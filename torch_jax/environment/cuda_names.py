@@ -56,7 +56,7 @@ def names() -> list[Name]:
     found: dict[int, Name] = {}
     for module in modules():
         for attribute, value in list(vars(module).items()):
-            if _is_its_own(module, attribute, value):
+            if _is_its_own(attribute, value):
                 name = f"{module.__name__}.{attribute}".removeprefix("torch.cuda.")
                 found.setdefault(id(value), Name(name, value))  # the shortest comes first
     for name in _PRIVATE.split():
@@ -77,7 +77,7 @@ def modules() -> Iterator[types.ModuleType]:
             yield importlib.import_module(f"torch.cuda.{module.name}")
 
 
-def _is_its_own(module: types.ModuleType, attribute: str, value: Any) -> bool:
+def _is_its_own(attribute: str, value: Any) -> bool:
     if attribute.startswith("_") or not callable(value) or attribute == "classproperty":
         return False
     if type(value).__name__ == "tensortype":  # of :mod:`.cuda_tensors`

@@ -102,10 +102,7 @@ def add_relu(self, other, *args, alpha=1):
     return jnp.maximum(total, 0)
 
 
-@pointwise("mul.Tensor", "mul.Scalar")
-def mul(self, other):
-    """Multiply; of bools, ``and``."""
-    return self * other
+pointwise("mul.Tensor", "mul.Scalar")(lambda self, other: self * other)  # of bools, ``and``
 
 
 def quotient(a, b):
@@ -341,6 +338,7 @@ _elementwise("hypot", jnp.hypot)
 _elementwise("logaddexp2", jnp.logaddexp2)
 _elementwise("igamma", igamma)
 _elementwise("igammac", igammac)
+op("nextafter")(lambda self, other: jnp.nextafter(*promote(self, other)))  # of half types, too
 
 
 @op("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar")
@@ -349,12 +347,6 @@ def special_zeta(self, other):
     if result_type(self, other) in HALVES:
         raise NotImplementedError("zeta of half types")
     return zeta(*wide(self, other, to_float=True))
-
-
-@op("nextafter")
-def nextafter(self, other):
-    """Do ``jnp.nextafter`` in the operands' own dtype, of half types too."""
-    return jnp.nextafter(*promote(self, other))
 
 
 @pointwise("addcmul")
@@ -396,10 +388,7 @@ def clamp(self, min=None, max=None):
     return self if high is None else jnp.minimum(self, high)
 
 
-@op("clamp_max", "clamp_max.Tensor")
-def clamp_max(self, max):
-    """Do ``clamp`` with an upper limit."""
-    return clamp(self, None, max)
+op("clamp_max", "clamp_max.Tensor")(lambda self, max: clamp(self, None, max))
 
 
 @op("copy")
