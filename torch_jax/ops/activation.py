@@ -34,10 +34,7 @@ def threshold_backward(grad_output, self, threshold):
     return jnp.where(self <= threshold, 0, grad_output)
 
 
-@op("_prelu_kernel")
-def prelu(self, weight):
-    """Use the weight, already broadcast."""
-    return jnp.where(self > 0, self, weight * self)
+op("_prelu_kernel")(lambda self, weight: jnp.where(self > 0, self, weight * self))
 
 
 @pointwise("_prelu_kernel_backward")
@@ -181,10 +178,7 @@ def glu_backward(grad_output, self, dim):
     return jax.vjp(lambda x: glu(x, dim), x)[1](g)[0]
 
 
-@op("glu_jvp")
-def glu_jvp(glu_of_x, x, dx, dim):
-    """Return the forward derivative."""
-    return jax.jvp(lambda x: glu(x, dim), (x,), (dx,))[1]
+op("glu_jvp")(lambda _glu, x, dx, dim: jax.jvp(lambda x: glu(x, dim), (x,), (dx,))[1])
 
 
 @op("glu_backward_jvp")

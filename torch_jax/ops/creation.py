@@ -54,10 +54,7 @@ _constant("zeros", 0)
 _constant("ones", 1)
 
 
-@op("zero", uniform=True)
-def zero(self):
-    """Return zeros, for ``Tensor.zero_`` too."""
-    return jnp.zeros_like(self)
+op("zero", uniform=True)(lambda self: jnp.zeros_like(self))  # for ``Tensor.zero_`` too
 
 
 @op("fill.Scalar", "fill.Tensor", uniform=True)
@@ -66,10 +63,7 @@ def fill(self, value):
     return _filled(self.shape, value, self.dtype)
 
 
-@op("scalar_tensor")
-def scalar_tensor(s, *, dtype=None):
-    """Return a number as a zero-dim tensor."""
-    return jnp.asarray(s, or_float(dtype))
+op("scalar_tensor")(lambda s, *, dtype=None: jnp.asarray(s, or_float(dtype)))
 
 
 @op("eye", "eye.m")

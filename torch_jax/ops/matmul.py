@@ -149,16 +149,8 @@ def addmv(self, mat, vec, *, beta=1, alpha=1):
     return whole if whole.size or beta == 0 else self * beta
 
 
-@op("dot", products=True)
-def vector_dot(self, tensor):
-    """Return the inner product of two vectors, without conjugation."""
-    return dot(self, tensor, ((0,), (0,)))
-
-
-@op("vdot", products=True)
-def vdot(self, other):
-    """Return the inner product of two vectors, the first conjugated."""
-    return dot(self.conj(), other, ((0,), (0,)))
+op("dot", products=True)(lambda self, tensor: dot(self, tensor, ((0,), (0,))))
+op("vdot", products=True)(lambda self, other: dot(self.conj(), other, ((0,), (0,))))
 
 
 @op("addr", static=_SCALARS)

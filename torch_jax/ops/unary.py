@@ -172,10 +172,7 @@ def round_decimals(self, *, decimals):
     return jnp.round(wide_float(self), decimals)
 
 
-@op("frac", meta="trunc")
-def frac(self):
-    """Return the fraction, of the sign of ``self``."""
-    return self - jnp.trunc(self)
+op("frac", meta="trunc")(lambda self: self - jnp.trunc(self))  # of the sign of ``self``
 
 
 @op("abs")
