@@ -15,8 +15,6 @@ from torch_jax.core import absent
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, sharding, storage
 
-_RESETS = ("reset_parameters", "_reset_parameters")
-
 Init = Callable[[torch.nn.Module], Any]
 Part = tuple[str, torch.nn.Module]
 
@@ -70,5 +68,5 @@ def _own(module: torch.nn.Module) -> list[torch.Tensor]:
 
 def reset_of(module: torch.nn.Module) -> Any:
     """Return the method by which a module fills its tensors, None where it has none."""
-    found = (getattr(module, name, None) for name in _RESETS)
+    found = (getattr(module, name, None) for name in ("reset_parameters", "_reset_parameters"))
     return next(filter(None, found), None)

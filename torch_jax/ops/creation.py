@@ -103,10 +103,7 @@ def arange_step(start, end, step=1, *, dtype=None):
     return _sequence(start, step, math.ceil((end - start) / step), dtype)
 
 
-@op("arange", static=("end",))
-def arange(end, *, dtype=None):
-    """Count from 0 in steps of 1."""
-    return arange_step(0, end, 1, dtype=dtype)
+op("arange", static=("end",))(lambda end, *, dtype=None: arange_step(0, end, 1, dtype=dtype))
 
 
 @op("range", "range.step", static=("start", "end", "step"))

@@ -64,10 +64,7 @@ def _blend(self, product, beta, alpha):
     return product + (self if beta == 1 else self * beta)
 
 
-@op("mm", "bmm", products=True, rows="self")
-def mm(self, mat2):
-    """Multiply matrices, one pair or a batch."""
-    return matrix_product(self, mat2, _rounded)
+op("mm", "bmm", products=True, rows="self")(lambda self, mat2: matrix_product(self, mat2, _rounded))
 
 
 @op("mm.dtype", "bmm.dtype", products=True)
@@ -166,10 +163,7 @@ def addr(self, vec1, vec2, *, beta=1, alpha=1):
     return _blend(self, outer, beta, 1)
 
 
-@op("_int_mm")
-def _int_mm(self, mat2):
-    """Return the product of int8 matrices, summed in int32."""
-    return lax.dot(self, mat2, preferred_element_type=jnp.int32)
+op("_int_mm")(lambda self, mat2: lax.dot(self, mat2, preferred_element_type=jnp.int32))
 
 
 @op("_trilinear", products=True)

@@ -67,7 +67,7 @@ class Chebyshev(NamedTuple):
     """A kind of Chebyshev's polynomials, of four."""
 
     first: Callable[[jax.Array], jax.Array]  # ``P_1`` of ``x``
-    wave: Of  # ``P_n`` within -1..1, as trigonometric functions of ``arccos(x)``
+    wave: Of  # ``P_n`` within -1..1, of the angle ``arccos(x)``
     above: tuple[int, int]  # the least ``n`` for which the wave is used, and that for shifted ``x``
     # ``P_n(1)`` and ``|P_n(-1)|``, whose sign is that of ``(-1) ** n``
     ends: tuple[Callable[[jax.Array], Any], Callable[[jax.Array], Any]]
@@ -77,25 +77,22 @@ def _sign(n):
     return 1 - 2 * (n % 2)
 
 
-def _t_wave(x, n):
-    return jnp.cos(n.astype(x.dtype) * jnp.arccos(x))
+def _t_wave(angle, n):
+    return jnp.cos(n.astype(angle.dtype) * angle)
 
 
-def _u_wave(x, n):
-    angle = jnp.arccos(x)
-    return jnp.sin((n + 1).astype(x.dtype) * angle) / jnp.sin(angle)
+def _u_wave(angle, n):
+    return jnp.sin((n + 1).astype(angle.dtype) * angle) / jnp.sin(angle)
 
 
-def _v_wave(x, n):
+def _v_wave(angle, n):
     """Return the wave; so near -1 that the angle has no digits left, the value there."""
-    angle = jnp.arccos(x)
-    wave = jnp.cos((n.astype(x.dtype) + 0.5) * angle) / jnp.cos(angle / 2)
-    return jnp.where(jnp.sin(angle / 2) == 1, (_sign(n) * _odd(n)).astype(x.dtype), wave)
+    wave = jnp.cos((n.astype(angle.dtype) + 0.5) * angle) / jnp.cos(angle / 2)
+    return jnp.where(jnp.sin(angle / 2) == 1, (_sign(n) * _odd(n)).astype(angle.dtype), wave)
 
 
-def _w_wave(x, n):
-    angle = jnp.arccos(x)
-    return jnp.sin((n.astype(x.dtype) + 0.5) * angle) / jnp.sin(angle / 2)
+def _w_wave(angle, n):
+    return jnp.sin((n.astype(angle.dtype) + 0.5) * angle) / jnp.sin(angle / 2)
 
 
 def _odd(n):
@@ -121,7 +118,7 @@ def _chebyshev(kind: Chebyshev, shifted: bool) -> Of:
         is_wave = (n > kind.above[shifted]) & (jnp.abs(x) < 1)
         steps = jnp.where(is_end | is_wave, 0, n)
         value = recurrence(x, steps, kind.first(x), lambda k, x, now, last: 2 * x * now - last)
-        return jnp.where(is_end, end, jnp.where(is_wave, kind.wave(x, n), value))
+        return jnp.where(is_end, end, jnp.where(is_wave, kind.wave(jnp.arccos(x), n), value))
 
     return function
 

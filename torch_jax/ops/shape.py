@@ -21,12 +21,8 @@ def cat(tensors, dim=0):
     return jnp.concatenate(kept, dim) if kept else tensors[0]
 
 
-@op("stack")
-def stack(tensors, dim=0):
-    """Do ``jnp.stack`` with PyTorch's promotion."""
-    return jnp.stack(promote(*tensors), dim)
-
-
+op("stack")(lambda tensors, dim=0: jnp.stack(promote(*tensors), dim))
+op("repeat")(lambda self, repeats: jnp.tile(self, repeats))
 op("flip")(lambda self, dims: jnp.flip(self, dims) if self.ndim else self)
 
 
@@ -38,12 +34,6 @@ def roll(self, shifts, dims=()):
     if not dims:
         return jnp.roll(self.reshape(-1), shifts[0] % self.size).reshape(self.shape)
     return jnp.roll(self, [n % self.shape[d] for n, d in zip(shifts, dims, strict=True)], dims)
-
-
-@op("repeat")
-def repeat(self, repeats):
-    """Do ``jnp.tile``; leading repeats beyond the rank add dimensions."""
-    return jnp.tile(self, repeats)
 
 
 @op(

@@ -229,16 +229,12 @@ def _enter_y(order: int, near: Unary) -> None:
     float_op(f"special_bessel_y{order}", function)
 
 
-def _y0_near(x):
-    return chebyshev_series(x * x, 0, 25, Y0) + 2 / math.pi * jnp.log(x) * bessel_j0(x)
-
-
 def _y1_near(x):
     pole = 2 / math.pi * (jnp.log(x) * bessel_j1(x) - 1 / x)
     return x * chebyshev_series(x * x, 0, 25, Y1) + pole
 
 
-_enter_y(0, _y0_near)
+_enter_y(0, lambda x: chebyshev_series(x * x, 0, 25, Y0) + 2 / math.pi * jnp.log(x) * bessel_j0(x))
 _enter_y(1, _y1_near)
 
 

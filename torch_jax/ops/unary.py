@@ -166,12 +166,8 @@ for _name in ("floor", "ceil", "trunc", "round"):
     _rounding(_name, getattr(jnp, _name))
 
 
-@op("round.decimals")
-def round_decimals(self, *, decimals):
-    """Scale by a power of ten, round half to even, and scale back."""
-    return jnp.round(wide_float(self), decimals)
-
-
+op("round.decimals")(lambda self, *, decimals: jnp.round(wide_float(self), decimals))
+op("neg")(lambda self: -self)  # unsigned integers wrap around
 op("frac", meta="trunc")(lambda self: self - jnp.trunc(self))  # of the sign of ``self``
 
 
@@ -190,12 +186,6 @@ def absolute(self):
     return jnp.where(jnp.isinf(self.real) | jnp.isinf(self.imag), np.inf, size)
 
 
-@op("neg")
-def neg(self):
-    """Negate; unsigned integers wrap around."""
-    return -self
-
-
 @op("sign")
 def sign(self):
     """Return the sign; 0 for NaN."""
@@ -206,16 +196,10 @@ def sign(self):
     return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
 
 
-@op("sgn")
-def sgn(self):
-    """Return the sign; for complex, the number over its absolute value."""
-    return jnp.sign(self) if category(self.dtype) == 3 else sign(self)
-
-
-@op("signbit")
-def signbit(self):
-    """Return the sign bit of a float, so also of -0.0 and NaN."""
-    return jnp.signbit(self) if category(self.dtype) == 2 else self < 0
+# for complex, the number over its absolute value
+op("sgn")(lambda self: jnp.sign(self) if category(self.dtype) == 3 else sign(self))
+# of a float the bit, so also of -0.0 and NaN
+op("signbit")(lambda self: jnp.signbit(self) if category(self.dtype) == 2 else self < 0)
 
 
 @op("nan_to_num")
