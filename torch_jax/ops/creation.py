@@ -52,18 +52,14 @@ def _constant(name: str, value: int) -> None:
 
 _constant("zeros", 0)
 _constant("ones", 1)
-
-
 op("zero", uniform=True)(lambda self: jnp.zeros_like(self))  # for ``Tensor.zero_`` too
+op("scalar_tensor")(lambda s, *, dtype=None: jnp.asarray(s, or_float(dtype)))
 
 
 @op("fill.Scalar", "fill.Tensor", uniform=True)
 def fill(self, value):
     """Return a filled tensor, for ``Tensor.fill_`` too."""
     return _filled(self.shape, value, self.dtype)
-
-
-op("scalar_tensor")(lambda s, *, dtype=None: jnp.asarray(s, or_float(dtype)))
 
 
 @op("eye", "eye.m")

@@ -40,9 +40,7 @@ def summary(found: dict[str, Any], script: str, seconds: float, status: int) -> 
     """Return the report on a script, for JSON."""
     rows = found["rows"]
     fallbacks, waits, checks = (_of_kind(rows, one) for one in ("fallback", "to_host", "check"))
-    names: Counter[str] = Counter()
-    for row in fallbacks:
-        names.update(row["what"])
+    names = sum((Counter(row["what"]) for row in fallbacks), Counter())
     return {
         "script": script,
         "status": status,
