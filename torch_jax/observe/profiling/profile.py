@@ -75,8 +75,8 @@ def profile(
       function: a training step, a model: anything that works on device ``jax``.
       *args: its arguments, and ``kwargs`` those by name.
       calls: the number of calls that are measured.
-      warm_up: the number of calls before; a function under :func:`torch_jax.jit` is recorded in
-        its first eight, and compiled after them.
+      warm_up: the number of calls before, in which a function under :func:`torch_jax.jit` is
+        compiled.
 
     Raises:
       RuntimeError: another trace of JAX's profiler is under way in this process.
