@@ -65,7 +65,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.observe.placement import where_is as where_is
     from torch_jax.observe.profiling.profile import profile as profile
     from torch_jax.observe.trace_ops import trace_ops as trace_ops
-    from torch_jax.recorded.compile_for import compile_for as compile_for
+    from torch_jax.recorded.elsewhere import compile_for as compile_for
     from torch_jax.recorded.lazy import fused as fused
     from torch_jax.recorded.lazy import lazy as lazy
     from torch_jax.recorded.lazy import mark_step as mark_step
@@ -121,7 +121,7 @@ _NAMES = {
     "observe.profiling.profile": "profile",
     "observe.trace_ops": "trace_ops",
     "optim": "optim",
-    "recorded.compile_for": "compile_for",
+    "recorded.elsewhere": "compile_for",
     "recorded.lazy": "fused lazy mark_step sync",
 }
 _LAZY = {name: module for module, names in _NAMES.items() for name in names.split()}

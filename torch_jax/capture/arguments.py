@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax.capture.forms import Rest, memories_of, rest_of, shape_of
-from torch_jax.capture.keys import CallKey, call_key
+from torch_jax.capture.keys import CallKey, Rest, call_key, rest_of, shape_of
 from torch_jax.core import trees
 from torch_jax.memory import dtypes
 from torch_jax.memory.storage import memory_of
@@ -120,10 +119,10 @@ def _takes_any(function: Any) -> bool:
 
 
 def _tensors_of(leaves: list[Any]) -> tuple[list[torch.Tensor], list[Any], list[Any]]:
-    """Return the tensors among leaves, their storages, and what these hold."""
+    """Return the tensors among leaves, their storages, and the arrays that these hold, or None."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     storages = list(map(torch.Tensor.untyped_storage, tensors))
-    return tensors, storages, memories_of(storages)
+    return tensors, storages, [getattr(storage, "array", None) for storage in storages]
 
 
 def _parts(

@@ -17,9 +17,10 @@ from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 import torch
 
 from torch_jax._private import jax_core, pytorch
-from torch_jax.capture import history, keys, outer_backward
+from torch_jax.capture import history, keys
 from torch_jax.capture.arguments import Arguments
 from torch_jax.capture.observer import Observer
+from torch_jax.capture.pullback import await_gradients
 from torch_jax.capture.pure import Pure
 from torch_jax.capture.training import hooks
 from torch_jax.core import absent
@@ -209,7 +210,7 @@ class Jitted(Generic[P, R]):
                 self._pure.give_up(str(error), stacklevel=4)
         with self.history.recorded_call(), observed(self.history):
             result = self.function(*args, **kwargs)
-        outer_backward.await_gradients(result)
+        await_gradients(result)
         return result
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:

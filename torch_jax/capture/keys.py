@@ -1,8 +1,9 @@
-"""The key of a call: what a program fixes of the arguments and of the world around them.
+"""The key of a call, and the forms of its tensors: what a program fixes of the call.
 
-Two calls with equal keys may run the same program, if their tensors have the same forms, which
-:mod:`torch_jax.capture.forms` compares. Keys are made of tuples, so that they hash and compare in
-C; the names of their fields cost something only where a difference is explained.
+Two calls with equal keys may run the same program, if their tensors have the same :class:`Forms`.
+Keys are made of tuples, so that they hash and compare in C; the names of their fields cost
+something only where a difference is explained. Types, shapes, strides, dtypes and ``requires_grad``
+of all tensors PyTorch compares in C++; the rest of their forms is compared as lists.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import functools
 import operator
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, count
+from operator import attrgetter
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -19,7 +22,7 @@ import jax
 import torch
 
 from torch_jax import config
-from torch_jax._private import jax_core, pytorch
+from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.core import precision
 from torch_jax.environment import overrides, regions
 
@@ -146,13 +149,15 @@ def difference(old: CallKey, new: CallKey) -> str:
     """
     if old.form != new.form:
         return _other_form(old.form, new.form)
-    for name, was, now in zip(WORLD, old.world, new.world, strict=True):
-        if was != now:
-            return f"{name} was {was}, now it is {now}"
-    for index, (was, now) in enumerate(zip(old.leaves, new.leaves, strict=True)):
-        if was != now:
-            return f"argument {index} was {was}, now it is {now}"
-    return "other arguments"
+    before, after = ((*key.world, *key.leaves) for key in (old, new))
+    return _change(before, after, WORLD) or "other arguments"
+
+
+def _change(old: Sequence[Any], new: Sequence[Any], names: Iterable[str] = ()) -> str | None:
+    """Say which thing changed first: one of those with ``names``, or of the arguments behind."""
+    every = zip(chain(names, map("argument {}".format, count())), old, new, strict=False)
+    changes = (f"{name} was {was}, now it is {now}" for name, was, now in every if was != now)
+    return next(changes, None)
 
 
 def _other_form(old: Any, new: Any) -> str:
@@ -169,3 +174,82 @@ def _other_form(old: Any, new: Any) -> str:
         text = f"{name}: {was} before, {now} now ({why})"
         return re.sub(r"<class '([\w.]+)'>", r"\1", text)
     return "the arguments are nested in another way"
+
+
+# --- the forms of tensors -------------------------------------------------------------------------
+
+_offset = torch.Tensor.storage_offset
+_is_leaf, shape_of = attrgetter("is_leaf"), attrgetter("shape")
+
+
+class Rest(NamedTuple):
+    """The properties of a call's tensors that PyTorch does not compare."""
+
+    aliases: list[int] | None  # where each memory, and each tensor, is met first, if some share
+    shapes: list[tuple[int, ...]]  # of the memories
+    dtypes: list[Any]  # of the memories
+    offsets: list[int]
+    are_leaves: list[bool]
+    attributes: list[tuple]  # types and names of attributes, of subclasses and parameters
+
+
+def rest_of(tensors: Sequence[torch.Tensor], storages: Sequence[Any], memories: list[Any]) -> Rest:
+    """Return these properties of a call's tensors."""
+    held = [one for one in memories if one is not None]
+    attributes = [(type(one), *vars(one)) for one in tensors if type(one) is not torch.Tensor]
+    fields = (
+        _aliases(tensors, storages), list(map(shape_of, held)), [one.dtype for one in held],
+        list(map(_offset, tensors)), list(map(_is_leaf, tensors)), attributes,
+    )  # fmt: skip
+    return tuple.__new__(Rest, fields)
+
+
+def _aliases(tensors: Sequence[torch.Tensor], storages: Sequence[Any]) -> list[int] | None:
+    ids = list(map(id, storages))
+    if len(set(ids)) == len(ids):
+        return None
+    first: dict[int, int] = {}
+    return [first.setdefault(one, at) for at, one in enumerate((*ids, *map(id, tensors)))]
+
+
+def _each_once(call: Any) -> list[torch.Tensor]:
+    """Return a call's tensors, each once, as PyTorch wants them."""
+    if call.rest.aliases is None:
+        return call.tensors
+    return list({id(tensor): tensor for tensor in call.tensors}.values())
+
+
+class Forms:
+    """The forms of the tensors of one call."""
+
+    def __init__(self, call: Any):
+        self._have_forms = dynamo.tensor_guards(_each_once(call))
+        self._rest, self._shown = call.rest, _shown(call)
+
+    def fit(self, call: Any) -> bool:
+        """Return whether a call of the same key has tensors of these forms."""
+        return self._rest == call.rest and self._have_forms(*_each_once(call))
+
+    def difference(self, call: Any) -> str:
+        """Return how a call's tensors differ, in words."""
+        share_otherwise = self._rest.aliases != call.rest.aliases
+        return _change(self._shown, _shown(call)) or (
+            "other arguments share memory with one another"
+            if share_otherwise
+            else "a tensor among the arguments has another type, or other attributes"
+        )
+
+
+def _shown(call: Any) -> list[str]:
+    """Return a text for each leaf that is a tensor, and an empty one for others."""
+    return [_text(leaf) if isinstance(leaf, torch.Tensor) else "" for leaf in call.leaves]
+
+
+def _text(tensor: torch.Tensor) -> str:
+    memory: Any = getattr(tensor.untyped_storage(), "array", None)
+    dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+    text = f"{dtype}{shape}"
+    if not tensor.is_contiguous() or (memory is not None and tensor.shape != memory.shape):
+        text += f" with strides {list(tensor.stride())} at {tensor.storage_offset()}"
+        text += "" if memory is None else f" in memory {list(memory.shape)}"
+    return text + ", which requires gradients" * tensor.requires_grad

@@ -3,10 +3,14 @@
 The backward pass of an observed call is recorded as well, from placeholders of the gradients to
 come. So a later call has two programs: one gives the results, and residuals for the other, which
 runs in ``backward()``.
+
+After a recorded call whose results want gradients, the next backward pass of the process is
+recorded. That it goes through these results is not checked: a recording of any other is sound, too.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -15,6 +19,7 @@ import jax.numpy as jnp
 import torch
 from torch.autograd.function import once_differentiable
 
+from torch_jax._private import pytorch
 from torch_jax.capture import autograd_nodes
 from torch_jax.capture.draws import Numbers
 from torch_jax.capture.left_behind import LeftBehind
@@ -24,6 +29,7 @@ from torch_jax.capture.storages import OfResult, OfStorage
 from torch_jax.core import tracers, trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
+from torch_jax.core.patching import AT_FIRST_JIT, around
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
 from torch_jax.recorded import lazy
@@ -201,3 +207,42 @@ class _Connected(torch.autograd.Function):
             ctx.saved_tensors  # noqa: B018, asked for what it raises
         found = ctx.pullback.run(ctx.arrays, gradients, ctx.drawn)
         return None, None, None, None, None, *found
+
+
+# --- backward passes of recorded calls ------------------------------------------------------------
+
+_PASS = Listener("backward pass")
+
+
+class _Mark:
+    """A mark that lives as long as a node of autograd's graph, which may outlive its tensor."""
+
+
+# of results whose gradients are left to the caller
+_awaited: weakref.WeakSet[_Mark] = weakref.WeakSet()
+
+
+def await_gradients(result: Any) -> None:
+    """Have the next backward pass recorded, if it may be that of these results."""
+    if not torch.is_grad_enabled():
+        return
+    for leaf in trees.flatten(result)[0]:
+        if storage.is_jax_tensor(leaf) and leaf.grad_fn is not None:
+            metadata: Any = leaf.grad_fn.metadata
+            mark = metadata["torch_jax"] = _Mark()
+            _awaited.add(mark)
+            return
+
+
+@around("torch.autograd.backward", AT_FIRST_JIT)
+@around("torch.autograd.grad", AT_FIRST_JIT)
+def _backward(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Record the backward pass through results of a compiled function: it runs as one program."""
+    if ACTIVE.observer is not None:
+        ACTIVE.observer.went_back = True
+    within = lazy.is_recording() or pytorch.current_graph_task() != -1
+    if within or not _awaited:
+        return original(*args, **kwargs)
+    _awaited.clear()  # later passes do not go through these results
+    with lazy.observed(_PASS):
+        return original(*args, **kwargs)

@@ -25,14 +25,14 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_jax import config
-from torch_jax.capture import audit, keys, outer_backward
+from torch_jax.capture import audit, keys
 from torch_jax.capture.arguments import Arguments, SortedCall
-from torch_jax.capture.forms import Forms
 from torch_jax.capture.guards import SHARES
 from torch_jax.capture.history import History
+from torch_jax.capture.keys import Forms
 from torch_jax.capture.left_behind import LeftBehind, describe
 from torch_jax.capture.observer import Observer, Refusal, raise_failed_checks
-from torch_jax.capture.pullback import Pullback
+from torch_jax.capture.pullback import Pullback, await_gradients
 from torch_jax.capture.replay import Replay
 from torch_jax.capture.results import Form
 from torch_jax.capture.tape import Changed
@@ -160,7 +160,7 @@ class Pure:
         if outside:
             kind.is_whole = True
             found = found._replace(result=_with_parts(found.result, call), replay=None)
-        outer_backward.await_gradients(found.result)
+        await_gradients(found.result)
         return found
 
     def _audit(self, kind: _Kind, replay: Replay, call: SortedCall) -> Any:

@@ -12,9 +12,9 @@ from torch_jax import config
 from torch_jax.budgets import ARRAYS_WORTH_CALM
 from torch_jax.capture.arguments import SortedCall
 from torch_jax.capture.draws import Numbers
-from torch_jax.capture.forms import Forms
 from torch_jax.capture.gradients import Gradients
 from torch_jax.capture.guards import Guards, Memories
+from torch_jax.capture.keys import Forms
 from torch_jax.capture.left_behind import LeftBehind
 from torch_jax.capture.observer import Observer, raise_failed_checks
 from torch_jax.capture.results import Call

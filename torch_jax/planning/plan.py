@@ -11,7 +11,7 @@ import jax
 from torch_jax import target
 from torch_jax.observe.checking import page
 from torch_jax.planning import llama, sizes
-from torch_jax.recorded.compile_for import compile_for
+from torch_jax.recorded.elsewhere import compile_for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

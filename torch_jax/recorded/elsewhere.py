@@ -1,17 +1,24 @@
-"""Programs that are lowered and not run: to look at, or for chips that are elsewhere."""
+"""Programs that are lowered and not run: to look at, or for chips that are elsewhere.
+
+``torch_jax.compile_for`` is for code that runs without a chip.
+"""
 
 from __future__ import annotations
 
 import functools
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from torch_jax import target
+from torch_jax import config, target
 from torch_jax._private import jax_core
 from torch_jax.compiler import disk_cache, options
+from torch_jax.core import absent, waking
+from torch_jax.recorded import lazy
 from torch_jax.recorded.path import State
 from torch_jax.recorded.program import Numbered, Program
+from torch_jax.recorded.recorder import OPEN, Recorder
 from torch_jax.target import Target
 
 
@@ -102,5 +109,48 @@ class Programs:
         self.outside += 0 if name else state.operators
 
 
-OPEN: list[Programs] = []
-"""Of the blocks of :func:`torch_jax.compile_for` that are open."""
+@contextmanager
+def compile_for(name: str) -> Iterator[Programs]:
+    """Compile for chips that need not be here; nothing is computed inside the block.
+
+    Python runs as usual. Tensors of device ``jax`` have a form and no elements, so a model may be
+    larger than this machine. Each program that would run is lowered for the target, and compiled
+    by the target's compiler when it is asked about. A single number that Python looks at is 0;
+    tensors that were made inside are of no use afterwards. The compilers come with ``jax[tpu]`` and
+    ``jax[cuda13]``.
+
+    Args:
+      name: the chips, such as ``"tpu-v5e-4x4"``, ``"tpu-v5p-64"``, ``"gpu-h200"`` and
+        ``"gpu-h100-8"``. TPUs are counted as in the names of Google Cloud.
+
+    Returns:
+      The programs, as :class:`torch_jax.recorded.elsewhere.Programs`.
+
+    Raises:
+      ValueError: there are no such chips.
+      NoCompiler: their compiler is not installed.
+      DataDependentError: inside the block, where more than a number is looked at.
+
+    >>> import torch
+    >>> from torch_jax.target import NoCompiler
+    >>> try:
+    ...     with compile_for("tpu-v5e-4x4") as found:
+    ...         x = torch.ones(1 << 20, 1 << 14, device="jax") * 2
+    ...     size = found.programs[0].memory_analysis().output_size_in_bytes
+    ... except NoCompiler:
+    ...     size = 1 << 36
+    >>> size
+    68719476736
+    """
+    chips = target.parse(name)
+    waking.wake()
+    with config.temporarily("target", name):
+        target.devices()  # raises where the compiler is missing
+        absent.LOOKS.clear()
+        programs = Programs(chips)
+        OPEN.append(programs)
+        try:
+            with lazy.outside(Recorder(yields=True)):
+                yield programs
+        finally:
+            OPEN.remove(programs)

@@ -17,8 +17,7 @@ from torch.optim.optimizer import (
 )
 
 from torch_jax.capture.training import scaling  # noqa: F401, enters replacements
-from torch_jax.capture.training.optimizer_state import move_counts, saved
-from torch_jax.capture.training.optimizers import parameters_of
+from torch_jax.capture.training.optimizers import move_counts, parameters_of, saved
 from torch_jax.core import patching
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, around, patch

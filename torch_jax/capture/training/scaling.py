@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.capture.training.optimizer_state import keep_steps_on_device, saved, states_of
+from torch_jax.capture.training.optimizers import keep_steps_on_device, saved, states_of
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, around
 from torch_jax.core.tracers import NotTraceableError

@@ -16,7 +16,7 @@ from torch_jax import config, target
 from torch_jax.observe.checking import page
 from torch_jax.observe.running import command as running
 from torch_jax.observe.running import script
-from torch_jax.recorded.compile_for import compile_for
+from torch_jax.recorded.elsewhere import compile_for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

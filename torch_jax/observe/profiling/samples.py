@@ -34,11 +34,7 @@ _TABLE = (
     ("tracing", _JAX, ("_src/interpreters/", "_src/pjit.py", "_src/linear_util.py")),
     ("tracing", _TORCH_JAX, ("graphs/backend.py",)),
     ("tracing", _TORCH, ("_dynamo/", "_functorch/")),
-    (
-        "guards of jit",
-        _TORCH_JAX,
-        ("capture/guards.py", "capture/arguments.py", "capture/keys.py", "capture/forms.py"),
-    ),
+    ("guards of jit", _TORCH_JAX, ("capture/guards.py", "capture/arguments.py", "capture/keys.py")),
     ("launching", _TORCH_JAX, ("memory/lending.py",)),
     ("recording", _TORCH_JAX, ("recorded/recorder.py", "recorded/path.py", "recorded/program.py")),
     ("results of jit", _TORCH_JAX, ("capture/replay.py", "capture/gradients.py")),
