@@ -19,7 +19,7 @@ from torch_jax.compiler import donation
 from torch_jax.memory.storage import memory_of
 from torch_jax.recorded import lazy
 from torch_jax.recorded import program as recorded_program
-from torch_jax.recorded.listener import Listener
+from torch_jax.recorded.program import Listener
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=8), st.data())

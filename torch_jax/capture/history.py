@@ -17,8 +17,8 @@ from torch_jax.budgets import (
 )
 from torch_jax.core import compilations, log
 from torch_jax.core.compilations import NOTHING, Counts
-from torch_jax.recorded.listener import Listener
 from torch_jax.recorded.path import State
+from torch_jax.recorded.program import Listener
 
 
 class Explanation(NamedTuple):

@@ -33,8 +33,8 @@ from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax, is_jax_storage, tensors_in
 from torch_jax.memory.transfer import require
 from torch_jax.ops.on_host import LISTENERS
-from torch_jax.recorded.listener import SILENT, Listener
 from torch_jax.recorded.path import State
+from torch_jax.recorded.program import SILENT, Listener
 
 _TO_HOST = frozenset((torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default))
 

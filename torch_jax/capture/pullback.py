@@ -22,9 +22,8 @@ from torch.autograd.function import once_differentiable
 from torch_jax._private import pytorch
 from torch_jax.capture import autograd_nodes
 from torch_jax.capture.draws import Numbers
-from torch_jax.capture.left_behind import LeftBehind
 from torch_jax.capture.observer import Observer
-from torch_jax.capture.results import Call, Form
+from torch_jax.capture.results import Call, Form, LeftBehind
 from torch_jax.capture.storages import OfResult, OfStorage
 from torch_jax.core import tracers, trees
 from torch_jax.core.active import ACTIVE
@@ -33,8 +32,7 @@ from torch_jax.core.patching import AT_FIRST_JIT, around
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
 from torch_jax.recorded import lazy
-from torch_jax.recorded.listener import Listener
-from torch_jax.recorded.program import Program
+from torch_jax.recorded.program import Listener, Program
 
 _NOTHING = torch.empty(0)
 

@@ -30,11 +30,10 @@ from torch_jax.capture.arguments import Arguments, SortedCall
 from torch_jax.capture.guards import SHARES
 from torch_jax.capture.history import History
 from torch_jax.capture.keys import Forms
-from torch_jax.capture.left_behind import LeftBehind, describe
 from torch_jax.capture.observer import Observer, Refusal, raise_failed_checks
 from torch_jax.capture.pullback import Pullback, await_gradients
 from torch_jax.capture.replay import Replay
-from torch_jax.capture.results import Form
+from torch_jax.capture.results import Form, LeftBehind, describe
 from torch_jax.capture.tape import Changed
 from torch_jax.core import compilations, forks, trees
 from torch_jax.memory.storage import is_jax_tensor, memory_of

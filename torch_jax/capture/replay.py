@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter, is_
 from typing import Any
 
+import torch
 from torch.autograd.graph import increment_version
 
 from torch_jax import config
+from torch_jax._private import pytorch
 from torch_jax.budgets import ARRAYS_WORTH_CALM
 from torch_jax.capture.arguments import SortedCall
 from torch_jax.capture.draws import Numbers
-from torch_jax.capture.gradients import Gradients
 from torch_jax.capture.guards import Guards, Memories
 from torch_jax.capture.keys import Forms
-from torch_jax.capture.left_behind import LeftBehind
 from torch_jax.capture.observer import Observer, raise_failed_checks
-from torch_jax.capture.results import Call
+from torch_jax.capture.results import Call, LeftBehind, NewTensor, Template
 from torch_jax.capture.storages import OfStorage
 from torch_jax.capture.tape import Changed
 from torch_jax.compiler.donation import copy_shared
@@ -161,3 +164,96 @@ class Replay:
             if at in at_of:
                 wanted[result] = sharding.sharding_of(arrays[at_of[at]])
         return self._program(floats, integers, placed, tuple(wanted))
+
+
+# --- the gradients that a program gives -----------------------------------------------------------
+
+_grad = attrgetter("tensor.grad")
+
+
+class Gradients:
+    """The ``.grad`` of every tensor that gets a new one in a call, or has none after it.
+
+    A step that begins with ``zero_grad`` leaves a new ``.grad`` on each parameter. If only the
+    parameter holds that of the last call, its tensor is used again: a new one costs microseconds.
+    """
+
+    def __init__(self, changed: list[tuple[Any, Template | None]], result: Template):
+        """Take the gradients that the call replaced or reset, each with what is there after it."""
+        for one, _ in changed:
+            one.before = None  # it would stay in memory as long as the program
+        self._of_arguments = [one for one, _ in changed if one.place is not None]
+        # these have none after a call
+        self._cleared = [one for one, t in changed if t is None and one.reset]
+        changed = [(one, t) for one, t in changed if t is not None or not one.reset]
+        self._filled = [one for one, _ in changed]
+        self._leaves = [None if t is None else t.leaves[0] for _, t in changed]
+        self._indices = new = [leaf.output for leaf in self._leaves if type(leaf) is NewTensor]
+        elsewhere = {leaf.output for leaf in result.leaves if type(leaf) is NewTensor}
+        self._reusable = (
+            all(one.reset for one in self._filled)
+            and len(new) == len(self._leaves) == len(set(new))
+            and elsewhere.isdisjoint(new)
+        )
+        self._given: list[Any] = []
+        self._storages: list[Any] = []
+        self._reused = False
+
+    def clear(self, leaves: Sequence[Any]) -> None:
+        """Let go of gradients that a call replaces: old and new would take a model's size more."""
+        for one in self._of_arguments:  # each call has others
+            one.tensor = leaves[one.place]
+        for one in self._cleared:
+            one.tensor.grad = None
+        self._reused = self._reusable and self._alone()
+        if self._reused:
+            for memory in self._storages:
+                memory.array = None
+        else:
+            self._given = []
+            self.drop()
+
+    def drop(self) -> None:
+        """Remove the gradients that a call replaces; also after a call that failed."""
+        for one in self._filled:
+            if one.reset:
+                one.tensor.grad = None
+
+    def fill(self, call: Call) -> None:
+        """Give every tensor its gradient, after a call."""
+        if self._reused:
+            outputs = call.outputs
+            for memory, index in zip(self._storages, self._indices, strict=True):
+                memory.array = outputs[index]
+            return
+        given: list[Any] = [None if leaf is None else call.leaf(leaf) for leaf in self._leaves]
+        for one, gradient in zip(self._filled, given, strict=True):
+            one.tensor.grad = gradient
+        if self._reusable:
+            self._given = given
+            self._storages = [gradient.untyped_storage() for gradient in given]
+            self._addresses = [memory._cdata for memory in self._storages]
+
+    def _alone(self) -> bool:
+        """Return whether the tensors still have the gradients of the last call, unshared."""
+        if not self._given or not all(map(is_, map(_grad, self._filled), self._given)):
+            return False
+        references, uses = _least()
+        return (
+            max(map(sys.getrefcount, self._given)) <= references
+            and max(map(pytorch.storage_use_count, self._addresses)) <= uses
+        )
+
+
+@functools.cache
+def _least() -> tuple[int, int]:
+    """Return the references to an unshared gradient, and the uses of its storage.
+
+    A gradient is held by its parameter, by our list, and by the argument of ``getrefcount``. How
+    many references the parameter accounts for differs between releases of PyTorch: so count one.
+    """
+    parameter = torch.nn.Parameter(torch.zeros(1, device="jax"))
+    given = [torch.zeros(1, device="jax")]
+    parameter.grad = given[0]
+    address = given[0].untyped_storage()._cdata
+    return max(map(sys.getrefcount, given)), pytorch.storage_use_count(address)

@@ -17,7 +17,7 @@ from torch_jax.core import active, tracers, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.device import streams
 from torch_jax.recorded import path
-from torch_jax.recorded.listener import SILENT, Listener
+from torch_jax.recorded.program import SILENT, Listener
 from torch_jax.recorded.recorder import Recorder
 
 

@@ -31,11 +31,10 @@ from torch_jax.memory.storage import tensors_in
 from torch_jax.memory.windows import Place, operands
 from torch_jax.recorded import bounds, path
 from torch_jax.recorded.bodies import body_of
-from torch_jax.recorded.listener import SILENT
 from torch_jax.recorded.metrics import COUNTS, explain
 from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_one_by_one
 from torch_jax.recorded.path import LEAF, MET, MOVING, NUMBERS, ROOT, WORDS, State, Step, source_of
-from torch_jax.recorded.program import ARRAYS, Numbered, Program, keep, live, program_for
+from torch_jax.recorded.program import ARRAYS, SILENT, Numbered, Program, keep, live, program_for
 
 _MADE_OF = frozenset((*NUMBERS, complex))
 _UINT32 = np.dtype(np.uint32)

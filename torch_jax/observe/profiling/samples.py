@@ -37,7 +37,7 @@ _TABLE = (
     ("guards of jit", _TORCH_JAX, ("capture/guards.py", "capture/arguments.py", "capture/keys.py")),
     ("launching", _TORCH_JAX, ("memory/lending.py",)),
     ("recording", _TORCH_JAX, ("recorded/recorder.py", "recorded/path.py", "recorded/program.py")),
-    ("results of jit", _TORCH_JAX, ("capture/replay.py", "capture/gradients.py")),
+    ("results of jit", _TORCH_JAX, ("capture/replay.py",)),
     ("operators, eager", _TORCH_JAX, ("eager/", "dispatch/", "memory/")),
 )
 # The first row that fits any frame decides, so that a compilation is one for every caller.
