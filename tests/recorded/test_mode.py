@@ -152,7 +152,7 @@ def test_a_result_that_no_tensor_holds_yet_is_not_lost(pool):
 
 @pytest.mark.parametrize("most", [3, 4, 5, 6])
 def test_a_cut_keeps_the_result_of_the_operator_at_which_it_is(most, monkeypatch):
-    monkeypatch.setattr("torch_jax.recorded.lazy._warned", ["said before"])
+    monkeypatch.setattr("torch_jax.recorded.recorder._warned", ["said before"])
     with config.temporarily("lazy_operators", most), torch_jax.lazy():
         x = something()
         for n in range(8):

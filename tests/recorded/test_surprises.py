@@ -76,7 +76,7 @@ def run(step):
 
 @pytest.mark.slow
 def test_no_mark_step_is_cut_with_a_warning(loop, monkeypatch):
-    monkeypatch.setattr("torch_jax.recorded.lazy._warned", [])
+    monkeypatch.setattr("torch_jax.recorded.recorder._warned", [])
     monkeypatch.setattr(torch_jax, "sync", lambda: None)
     with config.temporarily("lazy_operators", 20), pytest.warns(UserWarning) as told:
         did = loop.run()

@@ -7,6 +7,7 @@ seeds is the same at each call from there on.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.memory import generators
 from torch_jax.recorded.path import State, Words, numbers_of
+from torch_jax.recorded.recorder import by_kind
 
 
 class Later(NamedTuple):
@@ -27,9 +29,9 @@ class Later(NamedTuple):
 class _Drawn:
     """One generator: where the call finds it, and how it leaves it."""
 
-    def __init__(self, generator: Any, at: int):
+    def __init__(self, generator: Any, at: int, begin: tuple[int, int]):
         self.generator, self.at = generator, at
-        self.begin = self.end = generator.where()  # seed and offset
+        self.begin = self.end = begin  # seed and offset
         self.is_fixed = False  # whether it is the same at each call by now
 
     def move_on(self) -> tuple[int, int]:
@@ -52,18 +54,16 @@ class Draws:
         # states that were given out, and by which generator: whether each is fixed
         self._states: dict[tuple[int, bytes], bool] = {}
 
-    def _of(self, generator: Any) -> _Drawn:
-        if id(generator) not in self._generators:
-            self._generators[id(generator)] = _Drawn(generator, len(self._generators))
-        return self._generators[id(generator)]
+    def _of(self, generator: Any, drawn: int = 0) -> _Drawn:
+        """Return a generator that the call draws from; it has ``drawn`` so often if it is new."""
+        seed, offset = generator.where()
+        new = _Drawn(generator, len(self._generators), (seed, offset - drawn))
+        return self._generators.setdefault(id(generator), new)
 
     def drew(self, generator: Any, words: np.ndarray) -> None:
         """Note the key words that a generator has just given for one operator."""
         seed, offset = generator.where()
-        is_new = id(generator) not in self._generators
-        drawn = self._of(generator)
-        if is_new:
-            drawn.begin = seed, offset - 1
+        drawn = self._of(generator, drawn=1)
         if not drawn.is_fixed and seed == drawn.begin[0]:
             self._sources[words.tobytes()] = Later(drawn.at, offset - 1 - drawn.begin[1])
 
@@ -124,22 +124,18 @@ class Numbers:
 
     def __init__(self, draws: Draws, state: State, numbers: list[Any]):
         """Take the draws of the observed call, a graph, and Python's numbers in it."""
-        floats: list[float] = []
-        integers: list[int] = []
-        self.slots: list[tuple[int, int]] = []  # of floats: place, and slot of the tape
+        floats, integers = by_kind(numbers)
+        self._floats, self._integers = np.array(floats, np.float64), np.array(integers, np.int64)
+        # of floats: place, and slot of the tape
+        self.slots = [(at, n.slot) for at, n in enumerate(floats) if isinstance(n, GivenNumber)]
         self._words: list[tuple[int, Any]] = []  # of four integers: first place, and which draw
-        rest = iter(numbers)
-        sources = (source for step in state.steps() for source in step.sources)
-        for source in sources:
+        first, rest = 0, iter(numbers)
+        for source in chain.from_iterable(step.sources for step in state.steps()):
             given = numbers_of(source, rest)
             drawn = draws.source(given) if isinstance(source, Words) else None
             if drawn is not None:
-                self._words.append((len(integers), drawn))
-            for number in given:
-                if isinstance(number, GivenNumber):
-                    self.slots.append((len(floats), number.slot))
-                (floats if isinstance(number, float) else integers).append(number)
-        self._floats, self._integers = np.array(floats, np.float64), np.array(integers, np.int64)
+                self._words.append((first, drawn))
+            first += sum(not isinstance(number, float) for number in given)
 
     def of_call(self, env: list[Any], drawn_from: list[tuple[int, int]]) -> tuple[Any, Any]:
         """Return the vectors of a call; ``drawn_from`` are seeds and offsets of its generators."""

@@ -105,7 +105,7 @@ class _Ahead:
         self._thread.start()
 
     def _load(self, batches: Iterator[Any]) -> None:
-        lazy.stay_eager()
+        lazy.follow("eager")
         try:
             while self._room.acquire() and not self._is_closed:
                 self._ready.put(moved(next(batches), self._move))

@@ -19,7 +19,7 @@ def _patch_validation(original: Any, valid: Any) -> Any:
     Here the error is raised when the recording has run, or where Python waits next.
     """
     recorder, caller = ACTIVE.recorder, sys._getframe(2)
-    takes = recorder is not None and recorder.takes_checks
+    takes = recorder is not None and recorder.listener.takes_checks
     is_late = config.get("check_indices") == "auto" and not (recorder is None and target.on_cpu())
     is_asked = caller.f_globals.get("__name__") == "torch.distributions.distribution"
     if not (takes or is_late) or not (is_asked and is_jax_tensor(valid)):

@@ -51,7 +51,7 @@ class Check:
     def holds(self, arrays: Sequence[Any]) -> bool:
         """Return whether it holds for arrays, by their least and greatest, without a program."""
         given = {at: _of_value(arrays[at]) for at in self._given}
-        wider = {at: _around(one, self._proved.get(at, one)) for at, one in given.items()}
+        wider = {at: _hull(one, self._proved.get(at, one)) for at, one in given.items()}
         if wider == self._proved:
             return bool(wider)
         for tried in (wider, given):
@@ -74,13 +74,6 @@ def _results(
 ) -> list[Interval]:
     pairs = zip(sources, jaxpr.in_avals, strict=True)
     return intervals(jaxpr, [_operand(source, aval, known, given) for source, aval in pairs])
-
-
-def _around(one: Interval, other: Interval) -> Interval:
-    """Return the interval that contains both, None where one is unknown."""
-    if one is None or other is None:
-        return None
-    return min(one[0], other[0]), max(one[1], other[1])
 
 
 def _operand(source: Any, aval: Any, known: dict[int, Interval], given: Any) -> Interval:
@@ -157,24 +150,23 @@ def _equation(equation: Any, given: list[Interval]) -> list[Interval]:
     return [rule(equation, *given)]
 
 
-def _hull(_equation: Any, *given: Any) -> Interval:
+def _hull(*given: Any) -> Interval:
+    """Return the interval that contains all of these, None where one is unknown."""
+    if None in given:
+        return None
     return min(low for low, _ in given), max(high for _, high in given)
 
 
-def _by_ends(function: Callable[..., int]) -> Callable[..., Interval]:
-    """Return the rule of a function that is monotonic in each operand."""
+def _by_ends(function: Callable[..., int], is_logical: bool = False) -> Callable[..., Interval]:
+    """Return the rule of a function, or one of truth values, that is monotonic in each operand."""
 
-    def rule(_equation: Any, *given: Any) -> Interval:
+    def rule(equation: Any, *given: Any) -> Interval:
+        if is_logical and not _is_bool(equation):
+            return None
         values = [function(*ends) for ends in itertools.product(*given)]
         return min(values), max(values)
 
     return rule
-
-
-def _logical(function: Callable[..., int]) -> Callable[..., Interval]:
-    """Return the rule of ``and``, ``or`` and ``not``, of truth values only."""
-    rule = _by_ends(function)
-    return lambda equation, *given: rule(equation, *given) if _is_bool(equation) else None
 
 
 def _is_bool(equation: Any) -> bool:
@@ -214,30 +206,22 @@ _MOVES = """
 # Of equations with one result. Each takes the equation and the intervals of all operands, which are
 # known; where a rule gives None, the result may be any value of its dtype.
 _RULES: dict[str, Callable[..., Interval]] = {
-    "add": _by_ends(operator.add),
-    "sub": _by_ends(operator.sub),
-    "mul": _by_ends(operator.mul),
-    "neg": _by_ends(operator.neg),
+    **{name: _by_ends(getattr(operator, name)) for name in "add ge gt le lt mul neg sub".split()},
     "max": _by_ends(max),
     "min": _by_ends(min),
     "rem": _remainder,
     "clamp": _by_ends(lambda low, a, high: min(max(a, low), high)),
-    "ge": _by_ends(operator.ge),
-    "gt": _by_ends(operator.gt),
-    "le": _by_ends(operator.le),
-    "lt": _by_ends(operator.lt),
     "ne": lambda _, a, b: (1, 1) if a[1] < b[0] or b[1] < a[0] else None,
     "and": _and,
-    "or": _logical(max),
-    "not": _logical(lambda a: 1 - a),
+    "or": _by_ends(max, is_logical=True),
+    "not": _by_ends(lambda a: 1 - a, is_logical=True),
     "reduce_and": _truth,
     "reduce_or": _truth,
     "iota": lambda of, *_: (0, max(of.params["shape"][of.params["dimension"]] - 1, 0)),
     # a mode that fills may give other values
     "gather": lambda of, a, _: a if "FILL" not in str(of.params["mode"]).upper() else None,
-    "select_n": lambda equation, _which, *cases: _hull(equation, *cases),
-    "concatenate": _hull,
-    "pad": _hull,
-    "dynamic_update_slice": lambda equation, a, update, *_starts: _hull(equation, a, update),
+    "select_n": lambda _, _which, *cases: _hull(*cases),
+    **dict.fromkeys(("concatenate", "pad"), lambda _, *given: _hull(*given)),
+    "dynamic_update_slice": lambda _, a, update, *_starts: _hull(a, update),
     **dict.fromkeys(_MOVES, lambda _, a, *_rest: a),
 }

@@ -6,14 +6,14 @@ With the setting ``mode`` a thread records from its first use of the device on.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.budgets import OPERATORS_BEFORE_A_FUSED_CUT, OPERATORS_OF_A_FUSED_GROUP
-from torch_jax.core import active, tracers, waking
+from torch_jax.core import active, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.device import streams
 from torch_jax.recorded import path
@@ -26,30 +26,14 @@ class _Own(threading.local):
 
     def __init__(self) -> None:
         # of blocks of ``lazy`` and ``fused``, and of these modes
-        self.by_mode = {
+        self.by_mode: dict[str, Any] = {
             "eager": None,
-            "lazy": Recorder(config.get("lazy_operators"), full=_cut),
+            "lazy": Recorder(config.get("lazy_operators")),
             "fused": Recorder(OPERATORS_OF_A_FUSED_GROUP, OPERATORS_BEFORE_A_FUSED_CUT),
         }
         self.outside: Recorder | None = None  # of blocks; None in eager mode
 
 
-def _cut(recorder: Recorder) -> None:
-    """Run a recording that has become very long without a ``sync``."""
-    line = tracers.user_line()
-    if not _warned:
-        _warned.append(line)
-        warnings.warn(
-            f"{recorder.most} operators were recorded without a torch_jax.sync(), and are run as "
-            f"they are, at {line}. Call torch_jax.sync() at the end of each step, or iterate over "
-            "torch_jax.DeviceLoader(loader): else the program is cut at another operator each "
-            "time, and each piece is compiled. TORCH_JAX_LAZY_OPERATORS sets the number.",
-            stacklevel=2,
-        )
-    recorder.flush()
-
-
-_warned: list[str] = []
 _own = _Own()
 
 
@@ -101,7 +85,6 @@ def _recording(mode: str, listener: Listener = SILENT) -> Iterator[None]:
     if ACTIVE.recorder is not None:
         ACTIVE.recorder.flush()
     recorder = _own.by_mode[mode]
-    assert recorder is not None
     recorder.listener = listener
     try:
         ACTIVE.recorder = recorder
@@ -153,15 +136,10 @@ def sync(wait: bool = False) -> None:
 mark_step = sync
 
 
-def stay_eager() -> None:
-    """Have operators of this thread run at once in all modes; for threads of our own."""
-    _follow("eager")
-
-
 def install() -> None:
     """Follow the settings of recording; called once, at the first use of the device."""
     active.begin_threads_by(_begin)
-    config.setters["mode"] = _follow
+    config.setters["mode"] = follow
     config.setters["lazy_operators"] = lambda most: setattr(_own.by_mode["lazy"], "most", most)
     config.listeners.append(path.forget)  # paths of other settings
 
@@ -170,11 +148,11 @@ def _begin() -> Recorder | None:
     """Return the recorder of a thread at its first use of the device; autograd's never record."""
     if pytorch.current_graph_task() != -1:
         return None
-    _follow(config.get("mode"))
+    follow(config.get("mode"))
     return ACTIVE.recorder
 
 
-def _follow(mode: str) -> None:
+def follow(mode: str) -> None:
     """Run operators of this thread as a mode says."""
     before, _own.outside = _own.outside, _own.by_mode[mode]
     if ACTIVE.__dict__.get("recorder") is before:  # else this is a block's: it goes on

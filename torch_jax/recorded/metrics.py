@@ -64,10 +64,6 @@ class Counts:
 
 
 COUNTS = Counts()
-
-
-# --- why a graph was compiled ---------------------------------------------------------------------
-
 _numbers = itertools.count(1)
 
 
@@ -203,10 +199,8 @@ def _of_sources(mine: tuple, other: tuple) -> str:
 
 def _form(fork: State, given: State) -> str:
     """Describe the array whose form made a recording leave the path at ``fork``."""
-    for form, state in list(fork.after.items()):
-        if state is given:
-            return _array(form[1], form[0])  # type: ignore[index]
-    return "another array"
+    forms: Any = [form for form, state in list(fork.after.items()) if state is given]
+    return _array(forms[0][1], forms[0][0]) if forms else "another array"
 
 
 def _of_keys(mine: tuple, other: tuple) -> str | None:
@@ -214,15 +208,14 @@ def _of_keys(mine: tuple, other: tuple) -> str | None:
     for at, (one, two) in enumerate(zip(mine, other, strict=False)):
         if type(one) is type(two) and one == two:
             continue
-        if isinstance(one, torch.Size) and isinstance(two, torch.Size):
-            return f"whose argument is {_argument(mine, at)}, was {_argument(other, at)}"
-        if isinstance(one, torch.dtype) and isinstance(two, torch.dtype):
-            if at == 0:
-                return f"with {one} as the default dtype, was {two}"
-            if not isinstance(mine[at - 1], torch.Size):  # an argument that is a dtype
-                return f"whose argument is {one}, was {two}"
-            return f"whose argument is {_argument(mine, at - 1)}, was {_argument(other, at - 1)}"
-        if at and isinstance(mine[at - 1], torch.dtype):
+        are_dtypes = isinstance(one, torch.dtype) and isinstance(two, torch.dtype)
+        if are_dtypes and at == 0:
+            return f"with {one} as the default dtype, was {two}"
+        first = at - are_dtypes  # of a tensor a key holds the shape, and then the dtype
+        if isinstance(mine[first], torch.Size) and isinstance(other[first], torch.Size):
+            forms = [_array(dtypes.to_jax(key[first + 1]), key[first]) for key in (mine, other)]
+            return f"whose argument is {forms[0]}, was {forms[1]}"
+        if at and not are_dtypes and isinstance(mine[at - 1], torch.dtype):
             return None
         return f"whose argument is {_plain(one)}, was {_plain(two)}"
     more, fewer = _values(mine[len(other) :]), _values(other[len(mine) :])
@@ -232,11 +225,6 @@ def _of_keys(mine: tuple, other: tuple) -> str | None:
 def _values(key: tuple) -> str:
     """Show the arguments in a part of a key, without their types."""
     return " and ".join(_plain(one) for one in key if not isinstance(one, type))
-
-
-def _argument(key: tuple, at: int) -> str:
-    """Show the form of a tensor, of which a key holds the shape, and then the dtype."""
-    return _array(dtypes.to_jax(key[at + 1]), key[at])
 
 
 def _array(dtype: Any, shape: Any) -> str:

@@ -83,15 +83,8 @@ def source_of(code: Any, memory: Any) -> Any:
 
 def numbers_of(source: Any, rest: Iterator[Any]) -> tuple[Any, ...]:
     """Return the numbers of a run that an operand takes, the next of the ``rest``."""
-    match source:
-        case Number():
-            count = 1
-        case Words():
-            count = 4
-        case Moving(length):
-            count = length
-        case _:
-            count = 0
+    fixed: dict[type, int] = {Number: 1, Words: 4}
+    count = source.length if isinstance(source, Moving) else fixed.get(type(source), 0)
     return tuple(islice(rest, count))
 
 
@@ -166,9 +159,11 @@ def note_run(program: Any, state: State) -> None:
             graph.programs.remove(oldest)
 
 
-def drop(program: Any) -> None:
-    """Forget a program that will not run again: another gives all of its results."""
-    _programs.pop(program, None)
+def keep(state: State, program: Any) -> None:
+    """Keep a program compiled for a graph; it gives all results of those that it replaces."""
+    for replaced in state.programs[1:]:
+        _programs.pop(replaced, None)
+    state.programs[1:] = [program]
 
 
 def forget() -> None:

@@ -27,7 +27,7 @@ from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
 from torch_jax.recorded.bodies import beginning_at
 from torch_jax.recorded.one_by_one import Operands, at_once, compile_nothing
-from torch_jax.recorded.path import Given, Number, Result, State, Step, drop
+from torch_jax.recorded.path import Given, Number, Result, State, Step
 
 ARRAYS = frozenset((jax_core.array_type(), Absent))
 
@@ -245,15 +245,11 @@ class Floats:
             bits = np.array(floats, np.float64).view(np.int64).tolist()
             for at, number in enumerate(floats):
                 keys[at] = at if type(number) is GivenNumber else (*keys[at], bits[at])
-        first: dict[Any, int] = {}
-        for at, key in enumerate(keys):
-            first.setdefault(key, at)
-        place_of = {key: place for place, key in enumerate(first)}
-        self.places = [place_of[key] for key in keys]
-        self._first = np.array(list(first.values()), int)
-        times = Counter(keys)
-        self._sharing = [at for at, key in enumerate(keys) if times[key] > 1]
-        self.shared = sorted({self.places[at] for at in self._sharing})
+        place_of: dict[Any, int] = {}
+        self.places = [place_of.setdefault(key, len(place_of)) for key in keys]
+        _, self._first, times = np.unique(self.places, return_index=True, return_counts=True)
+        self._sharing = [at for at, place in enumerate(self.places) if times[place] > 1]
+        self.shared = np.flatnonzero(times > 1).tolist()
 
     def taken(self, floats: Any) -> Any:
         """Return the floats that the program takes, as a vector of float64."""
@@ -371,14 +367,15 @@ def program_for(
     """
     jax_core.free_seen()  # what PyTorch has seen counts as held until then
     floats, _, arrays = given
-    serving = functools.partial(_serving, state, floats, listener.options)
+    alike = [one for one in state.programs if one.given_options == listener.options]
+    fitting = [one for one in alike if one.floats.fit(floats)]
     make = functools.partial(Program, state, arrays=arrays, given_options=listener.options)
     outputs, dead = live(nodes), listener.may_take(arrays, _dead(arrays))
-    found = serving(outputs, dead)
+    found = _serving(fitting, outputs, dead)
     if found is None and may_collect and state.programs and state.may_collect and gc.isenabled():
         state.may_collect = False
         gc.collect()
-        found = serving(live(nodes), listener.may_take(arrays, _dead(arrays)))
+        found = _serving(fitting, live(nodes), listener.may_take(arrays, _dead(arrays)))
     if found is not None:
         if may_collect and state.runs in _LOOKED_AT and len(state.programs) == 1:
             donated = _donatable(state, found.outputs, dead, arrays)
@@ -394,24 +391,10 @@ def program_for(
     return make(outputs, donated, floats=floats if are_equal else None), True
 
 
-def keep(state: State, program: Program) -> None:
-    """Keep a program that was compiled for a graph."""
-    for wider in state.programs[1:]:
-        drop(wider)
-    state.programs[1:] = [program]
-
-
-def _serving(
-    state: State,
-    floats: list[float],
-    given_options: dict[str, Any],
-    wanted: tuple[int, ...],
-    dead: frozenset[int],
-) -> Program | None:
+def _serving(programs: list, wanted: tuple[int, ...], dead: frozenset[int]) -> Program | None:
     """Return the program that gives least beside the wanted results, and loses dead arrays only."""
-    alike = (one for one in state.programs if one.given_options == given_options)
-    given = (one for one in alike if one.needed.issuperset(wanted))
-    fitting = [one for one in given if dead.issuperset(one.donated) and one.floats.fit(floats)]
+    given = (one for one in programs if one.needed.issuperset(wanted))
+    fitting = (one for one in given if dead.issuperset(one.donated))
     return min(fitting, key=lambda one: (len(one.outputs), -len(one.donated)), default=None)
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -34,11 +35,12 @@ from torch_jax.recorded.bodies import body_of
 from torch_jax.recorded.metrics import COUNTS, explain
 from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_one_by_one
 from torch_jax.recorded.path import LEAF, MET, MOVING, NUMBERS, ROOT, WORDS, State, Step, source_of
-from torch_jax.recorded.program import ARRAYS, SILENT, Numbered, Program, keep, live, program_for
+from torch_jax.recorded.program import ARRAYS, SILENT, Numbered, Program, live, program_for
 
 _MADE_OF = frozenset((*NUMBERS, complex))
 _UINT32 = np.dtype(np.uint32)
 OPEN: list[Any] = []  # the ``elsewhere.Programs`` of each block of ``compile_for`` that is open
+_warned: list[str] = []
 # Entries whose integers have differed where all else was the same: inputs from then on.
 _moving: set[int] = set()
 # The integers of operators, by entry and by how many operators came before.
@@ -97,12 +99,9 @@ class Recording:
         log = list(self.log)  # another thread may be writing down what comes too late
         while len(log) > 1 and log[-1][0].step is None:  # given to an operator that has not come
             log.pop()
-        return (
-            log[-1][0],
-            list(chain.from_iterable(nodes for _, nodes, _, _ in log)),
-            list(chain.from_iterable(numbers for _, _, numbers, _ in log)),
-            list(chain.from_iterable(arrays for *_, arrays in log)),
-        )
+        states, *columns = zip(*log, strict=True)
+        nodes, numbers, arrays = (list(chain.from_iterable(column)) for column in columns)
+        return states[-1], nodes, numbers, arrays
 
     def _compute(self, state: State, nodes: list, numbers: list, arrays: list) -> None:
         given = *by_kind(numbers), arrays
@@ -148,7 +147,7 @@ class Recording:
                 program.compile_aside(state.runs + 1, given, report)
             else:
                 report(program.compile(given))
-            keep(state, program)
+            path.keep(state, program)
         if state.runs < program.from_run:
             return None
         if not is_new:
@@ -167,7 +166,7 @@ class Recording:
         """Lower a graph for chips that are elsewhere, and give its live results a form."""
         program, is_new = program_for(state, nodes, given, listener=self.recorder.listener)
         if is_new:
-            keep(state, program)
+            path.keep(state, program)
         wanted = _wanted(program, nodes)
         if OPEN and not OPEN[-1].is_over:
             OPEN[-1].run(self.recorder.listener.name, program, state, given, wanted)
@@ -216,13 +215,7 @@ def _settle(nodes: list[Any], places: Sequence[int], arrays: Sequence[Any]) -> N
 class Recorder:
     """Writes operators down on one thread; kernels find it as ``ACTIVE.recorder``."""
 
-    def __init__(
-        self,
-        most: int = 0,
-        least: int = 0,
-        full: Callable[[Recorder], None] | None = None,
-        yields: bool = False,
-    ):
+    def __init__(self, most: int = 0, least: int = 0, yields: bool = False):
         """Make a recorder, which may cut recordings by itself.
 
         Args:
@@ -230,13 +223,11 @@ class Recorder:
           least: from how many operators on it is run where one comes that a recording has begun
             with before, so that a loop is cut at the same places each time it comes around; 0:
             never. Graphs are then compiled when they come again, not before.
-          full: called where there are ``most`` operators, to run them.
           yields: whether what is recorded within blocks has recordings of its own.
         """
         self.lock = threading.RLock()
         self.most, self.least, self.is_patient = most, least, least > 0
         self.yields = yields
-        self._full = full or Recorder.flush
         self._beginnings: set[int] = set()
         self.listener = SILENT  # hears of each graph
         self.recording = Recording(self)
@@ -250,6 +241,20 @@ class Recorder:
     def flush(self) -> None:
         """Run what is written down."""
         self.recording.run(is_early=False)
+
+    def _cut(self) -> None:
+        """Run a recording that has become very long without a ``sync``."""
+        if not (_warned or self.is_patient):
+            line = tracers.user_line()
+            _warned.append(line)
+            warnings.warn(
+                f"{self.most} operators were recorded without a torch_jax.sync(), and are run as "
+                f"they are, at {line}. Call torch_jax.sync() at the end of each step, or iterate "
+                "over torch_jax.DeviceLoader(loader): else the program is cut at another operator "
+                "each time, and each piece is compiled. TORCH_JAX_LAZY_OPERATORS sets the number.",
+                stacklevel=2,
+            )
+        self.flush()
 
     def passes(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Return whether an operator runs at once, since one before it was new; remember it."""
@@ -268,7 +273,8 @@ class Recorder:
     def begins_at_once(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Return whether an operator without an entry runs at once, as all behind it then do."""
         call, is_late = _call(op, args, kwargs), self.recording.first_compiled() > 2
-        runs_new = is_late and compile_nothing() and not (self.takes_checks or absent.is_chosen())
+        is_whole = self.listener.takes_checks or absent.is_chosen()
+        runs_new = is_late and compile_nothing() and not is_whole
         if call in MET or not runs_new:
             return False
         self.recording.is_beginning = True
@@ -284,7 +290,7 @@ class Recorder:
         MET.add(call)
         self.recording.passed += next(iter(tensors_in(args)), None) is not None
         if self.recording.operators == self.most > 0:
-            self._full(self)
+            self._cut()
 
     def look(self) -> None:
         """Hear that a value is looked at: operators that run at once end there, as others do."""
@@ -330,7 +336,7 @@ class Recorder:
             child = _step(op, entry, memories, state, step)
         check = child.check
         waits = check is not None and policies.waits_for_checks(entry.check[1])
-        if check is not None and waits and not self.takes_checks:
+        if check is not None and waits and not self.listener.takes_checks:
             arrays = chain.from_iterable(arrays for *_, arrays in recording.log)
             if not (compile_nothing() and check.holds(list(arrays))):
                 _check(entry, check.part, memories)
@@ -346,20 +352,15 @@ class Recorder:
                 return self.record(op, entry, memories)
             recording.log.append((child, tuple(nodes), numbers, ()))
         if child.operators == self.most:
-            self._full(self)
+            self._cut()
         if check is not None:
             (flag,) = self.record(op, check.part, check.part.of(memories))
             self.check_later(flag, *entry.check)
         return nodes
 
-    @property
-    def takes_checks(self) -> bool:
-        """Return whether a listener takes the checks that are recorded."""
-        return self.listener.takes_checks
-
     def check_later(self, flag: Any, message: str, kind: type[Exception]) -> None:
         """Raise ``kind(message)`` if the flag is false, by the listener or at the next wait."""
-        check = self.listener.check if self.takes_checks else flags.come_later
+        check = self.listener.check if self.listener.takes_checks else flags.come_later
         check(flag, message, kind)
 
 
