@@ -64,10 +64,9 @@ class Guards:
             return "a tensor has another shape, another dtype or another requires_grad"
         if [tensor.storage_offset() for tensor in self._tensors] != self._offsets:
             return "a view stands elsewhere in its memory"
-        if not all(map(is_, map(dict.get, self._dicts, self._keys), self._values)):
-            found = self._other_entry()
-            if found is not None:
-                return found
+        is_same = all(map(is_, map(dict.get, self._dicts, self._keys), self._values))
+        if not is_same and (found := self._other_entry()):
+            return found
         if any(map(is_not, map(_gradient, self._without), repeat(None))):
             tensor = next(one for one in self._without if one.grad is not None)
             return f"the .grad of a {errors.describe(tensor)} was None, now it is another"

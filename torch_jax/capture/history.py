@@ -135,17 +135,14 @@ class History(Listener):
             return
         if len(now.reasons) < EXPLANATIONS_KEPT:
             self.now = self.now._replace(reasons=(*now.reasons, reason))
-        if self.now.observed == 1 + self.most_observed():
-            reasons = "; ".join(dict.fromkeys(self.now.reasons))
-            warnings.warn(f"{self.name} {self.often(reasons)}", stacklevel=6)
+        most, text = self.warning("; ".join(dict.fromkeys(self.now.reasons)))
+        if self.now.observed == 1 + most:
+            warnings.warn(f"{self.name} {text}", stacklevel=6)
 
-    def most_observed(self) -> int:
-        """Return after how many kinds of calls a warning names their differences."""
-        return RUNS_BEFORE_WARNING
-
-    def often(self, reasons: str) -> str:
-        count = self.now.observed
-        return f"is pure, and yet its Python ran {count} times: {reasons}. Call its .explain()"
+    def warning(self, reasons: str) -> tuple[int, str]:
+        """Return after how many kinds of calls to warn, and how."""
+        text = f"is pure, and yet its Python ran {self.now.observed} times: {reasons}"
+        return RUNS_BEFORE_WARNING, f"{text}. Call its .explain()"
 
     def gives_up(self, why: str, stacklevel: int) -> None:
         """Say that Python runs at each call from now on."""

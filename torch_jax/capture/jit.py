@@ -191,9 +191,7 @@ class Jitted(Generic[P, R]):
         ):
             return self.function(*args, **kwargs)  # part of a larger program
         hooks.install()
-        given: Any = args, kwargs
-        if self.dynamic:
-            given = self._arguments.padded(*given)
+        given: Any = self._arguments.padded(args, kwargs) if self.dynamic else (args, kwargs)
         if not ACTIVE.call_trees:
             return self._call(*given)
         with ExitStack() as traces:

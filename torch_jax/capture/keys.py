@@ -14,7 +14,6 @@ import re
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count
-from operator import attrgetter
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -132,12 +131,11 @@ WORLD: dict[str, Callable[[], Any]] = {
     "anomaly mode": torch.is_anomaly_enabled,
     "the cache of autocast": torch.is_autocast_cache_enabled,
 }
-_READ = list(WORLD.values())
 
 
 def world() -> tuple:
     """Return the modes and settings in force, in the order of ``WORLD``."""
-    return tuple(map(operator.call, _READ))
+    return tuple(map(operator.call, WORLD.values()))
 
 
 def difference(old: CallKey, new: CallKey) -> str:
@@ -176,10 +174,8 @@ def _other_form(old: Any, new: Any) -> str:
     return "the arguments are nested in another way"
 
 
-# --- the forms of tensors -------------------------------------------------------------------------
-
 _offset = torch.Tensor.storage_offset
-_is_leaf, shape_of = attrgetter("is_leaf"), attrgetter("shape")
+_is_leaf, shape_of = operator.attrgetter("is_leaf"), operator.attrgetter("shape")
 
 
 class Rest(NamedTuple):

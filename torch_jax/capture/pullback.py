@@ -222,14 +222,12 @@ _awaited: weakref.WeakSet[_Mark] = weakref.WeakSet()
 
 def await_gradients(result: Any) -> None:
     """Have the next backward pass recorded, if it may be that of these results."""
-    if not torch.is_grad_enabled():
-        return
-    for leaf in trees.flatten(result)[0]:
-        if storage.is_jax_tensor(leaf) and leaf.grad_fn is not None:
-            metadata: Any = leaf.grad_fn.metadata
-            mark = metadata["torch_jax"] = _Mark()
-            _awaited.add(mark)
-            return
+    leaves = trees.flatten(result)[0] if torch.is_grad_enabled() else ()
+    nodes = (leaf.grad_fn for leaf in leaves if storage.is_jax_tensor(leaf))
+    node: Any = next((node for node in nodes if node is not None), None)
+    if node is not None:
+        mark = node.metadata["torch_jax"] = _Mark()
+        _awaited.add(mark)
 
 
 @around("torch.autograd.backward", AT_FIRST_JIT)
@@ -238,8 +236,7 @@ def _backward(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Record the backward pass through results of a compiled function: it runs as one program."""
     if ACTIVE.observer is not None:
         ACTIVE.observer.went_back = True
-    within = lazy.is_recording() or pytorch.current_graph_task() != -1
-    if within or not _awaited:
+    if not _awaited or lazy.is_recording() or pytorch.current_graph_task() != -1:
         return original(*args, **kwargs)
     _awaited.clear()  # later passes do not go through these results
     with lazy.observed(_PASS):

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import operator
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain, count
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -72,7 +70,7 @@ class Pure:
         """Take the function; ``audits`` is "warn" or "error", or none where it cannot differ."""
         self._function, self._arguments, self.history = function, arguments, history
         self._audits = audits
-        self._kinds: OrderedDict[keys.CallKey, _Kind] = OrderedDict()  # the latest last
+        self._kinds: dict[keys.CallKey, _Kind] = {}  # the latest last
         self._calls = count()
         self.is_broken = False  # whether Python runs at each call, since the promise did not hold
 
@@ -199,7 +197,8 @@ class Pure:
         kind.replays.insert(0, replay)
         kinds = list(self._kinds.items())
         known = [(one.used, at, of, one) for at, of in kinds for one in of.replays]
-        for _, at, of, oldest in sorted(known, key=itemgetter(0))[: -config.get("jit_cache_size")]:
+        known.sort(key=operator.itemgetter(0))
+        for _, at, of, oldest in known[: -config.get("jit_cache_size")]:
             of.replays.remove(oldest)
             if not of.replays:
                 self._kinds.pop(at, None)

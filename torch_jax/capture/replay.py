@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter, is_
 from typing import Any
 
@@ -50,12 +50,13 @@ class Replay:
         self.gradients = Gradients(left.gradients, left.result)
         self.guards = Guards(observer, left)
         self._program = graph.program
-        self._places = {node: at for at, node in enumerate(self._program.outputs)}
-        self._checks = [
-            (self._places[flag.index], text, kind) for flag, text, kind in observer.checks
+        outputs = self._program.outputs
+        place_of = {node: at for at, node in enumerate(outputs)}.__getitem__
+        self._checks: list[Any] = [
+            (place_of(flag.index), *error) for flag, *error in observer.checks
         ]
-        self._new = self._places_of(left.new)
-        self._residuals = self._places_of(backward.residuals if backward else ())
+        self._new = list(map(place_of, left.new))
+        self._residuals = list(map(place_of, backward.residuals if backward else ()))
         self._others = [one for one in graph.sources if not isinstance(one, OfStorage)]
         others = iter(range(len(self._others)))
         # of each array that the program is given: the place of its storage, ``~`` of the others
@@ -64,18 +65,14 @@ class Replay:
         gone = {observer.storages.place_of(one.untyped_storage()) for one in observer.let_go}
         kept = [at for at in gone if at is not None and at not in self.written]
         lent = self.written + kept  # the latter hold afterwards what they held before
-        outputs = len(self._program.outputs)
-        self._results = self._places_of(node for _, node in left.written)
-        self._results += [outputs + at for at in kept]
+        self._results = [place_of(node) for _, node in left.written]
+        self._results += [len(outputs) + at for at in kept]
         self._donated = [self._order[at] for at in self._program.donated if self._order[at] >= 0]
         arrays = [observer.storages.met[at].storage.array for at in lent]
         placeholders = [Lent(array.shape, array.dtype) for array in arrays]
         self._lending = lent, placeholders, self._results
-        many = len(self._program.outputs) > ARRAYS_WORTH_CALM
+        many = len(outputs) > ARRAYS_WORTH_CALM
         self._calm: Callable[[], Any] = no_collection if many else contextlib.nullcontext
-
-    def _places_of(self, nodes: Iterable[int]) -> list[int]:
-        return [self._places[node] for node in nodes]
 
     def sizes(self) -> dict[str, int]:
         """Return how many tensors, memories and numbers the program takes, for ``explain``."""
@@ -116,7 +113,7 @@ class Replay:
             self.gradients.drop()
             raise
         if self._checks:
-            failed = ((outputs[at], text, kind) for at, text, kind in self._checks)
+            failed = ((outputs[at], *error) for at, *error in self._checks)
             raise_failed_checks(failed, self._where)
         if self.backward is None:
             return self.left.result.build(call)
@@ -165,8 +162,6 @@ class Replay:
                 wanted[result] = sharding.sharding_of(arrays[at_of[at]])
         return self._program(floats, integers, placed, tuple(wanted))
 
-
-# --- the gradients that a program gives -----------------------------------------------------------
 
 _grad = attrgetter("tensor.grad")
 

@@ -249,9 +249,6 @@ def _shown(leaf: Any) -> str:
     return repr(leaf.value) if isinstance(leaf, Same) else "a tensor of another form or place"
 
 
-# --- all that a call leaves -----------------------------------------------------------------------
-
-
 class LeftBehind(NamedTuple):
     """The effects of a call: results of the graph by their numbers, arguments by their places."""
 

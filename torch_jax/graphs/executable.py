@@ -44,16 +44,13 @@ class _History(History):
         """Return which arrays a program may write over."""
         return dead if self._donates else frozenset()
 
-    def most_observed(self) -> int:
-        """Return how many sets of sizes and numbers a graph keeps programs of."""
-        return config.get("jit_cache_size")
-
-    def often(self, reasons: str) -> str:
-        """Return the warning that it has met more."""
-        return (
-            f"has run for more than {self.most_observed()} sets of sizes and numbers, and forgets "
-            f"the oldest from now on: {reasons}. Pad its inputs to fewer sizes, pass numbers that "
-            "change as tensors, or keep more with torch_jax.config.set('jit_cache_size', n)"
+    def warning(self, reasons: str) -> tuple[int, str]:
+        """Return how many sets of sizes and numbers it keeps programs of, and a warning of more."""
+        most = config.get("jit_cache_size")
+        return most, (
+            f"has run for more than {most} sets of sizes and numbers, and forgets the oldest from "
+            f"now on: {reasons}. Pad its inputs to fewer sizes, pass numbers that change as "
+            "tensors, or keep more with torch_jax.config.set('jit_cache_size', n)"
         )
 
     def gives_up(self, why: str, stacklevel: int) -> None:

@@ -20,13 +20,7 @@ from torch.optim.optimizer import (
 )
 
 from torch_jax._private import pytorch
-from torch_jax.capture.training.optimizers import (
-    keep_steps_on_device,
-    move_counts,
-    parameters_of,
-    saved,
-    states_of,
-)
+from torch_jax.capture.training.optimizers import move_counts, parameters_of, saved, states_of
 from torch_jax.core import patching
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, around, patch
@@ -96,7 +90,7 @@ def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if ACTIVE.observer is not None:
         ACTIVE.observer.optimizers.before_step(optimizer)
     else:
-        move_counts(optimizer)
+        move_counts(optimizer, is_observed=False)
 
 
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -148,8 +142,6 @@ def _save_schedule(scheduler: Any) -> Callable[[], None]:
     return saved([*(one.__dict__ for one in schedulers), *groups])
 
 
-# --- torch.amp.GradScaler -------------------------------------------------------------------------
-
 _SCALER = "torch.amp.grad_scaler.GradScaler"
 
 
@@ -172,14 +164,14 @@ def _maybe_opt_step(original: Any, scaler: Any, optimizer: Any, state: Any, *arg
     observer = ACTIVE.observer
     if observer is None or not all(map(is_jax, found)):
         return original(scaler, optimizer, state, *args, **kwargs)
-    keep_steps_on_device(optimizer)  # as a step does, before its entries are looked at
+    move_counts(optimizer)  # as a step does, before its entries are looked at
     storages = observer.storages.all()  # they stay, and with them their ids
     before = {id(memory): memory.array for memory in storages}
     entries = {id(one): dict(one) for one in _dicts_of(optimizer)}
     restore = saved(_dicts_of(optimizer))
     observer.makes_state, made_before = False, observer.makes_state
     result = optimizer.step(*args, **kwargs)
-    why = _why_not_skipped(optimizer, _set_by_step(optimizer, entries), observer.makes_state)
+    why = _why_not_skipped(optimizer, entries, observer.makes_state)
     if why is not None:
         restore()
         for memory in storages:
@@ -196,18 +188,7 @@ def _dicts_of(optimizer: Any) -> list[dict]:
     return [*optimizer.param_groups, *states_of(optimizer).values()]
 
 
-def _set_by_step(optimizer: Any, before: dict[int, dict]) -> str | None:
-    """Return the key of an entry that is another object now, or new and no tensor or dict."""
-    for one in _dicts_of(optimizer):
-        known = before.get(id(one), {})
-        for key, value in one.items():
-            is_new = key not in known and isinstance(value, (torch.Tensor, dict))
-            if not is_new and value is not known.get(key, one):
-                return key
-    return None
-
-
-def _why_not_skipped(optimizer: Any, key: str | None, makes_state: bool) -> str | None:
+def _why_not_skipped(optimizer: Any, before: dict[int, dict], makes_state: bool) -> str | None:
     """Return why the device cannot skip a step that set an entry, or made its state; or None."""
     name = type(optimizer).__name__
     if makes_state:  # its state is new: there is none to go back to
@@ -215,10 +196,14 @@ def _why_not_skipped(optimizer: Any, key: str | None, makes_state: bool) -> str 
             f"the first step of {name} makes its state out of gradients, and GradScaler.step may "
             "skip it: take it outside of the function, or drop pure=True."
         )
-    if key is None:
-        return None
-    return (
-        f"a step of {name} sets its {key!r} on the host, where a program does not know that "
-        "GradScaler.step skips one. Pass capturable=True to the optimizer if it has that, or drop "
-        "pure=True."
-    )
+    for one in _dicts_of(optimizer):
+        known = before.get(id(one), {})
+        for key, value in one.items():
+            is_new = key not in known and isinstance(value, (torch.Tensor, dict))
+            if not is_new and value is not known.get(key, one):
+                return (
+                    f"a step of {name} sets its {key!r} on the host, where a program does not know "
+                    "that GradScaler.step skips one. Pass capturable=True to the optimizer if it "
+                    "has that, or drop pure=True."
+                )
+    return None

@@ -22,8 +22,6 @@ from torch_jax.core.node import Node
 from torch_jax.core.numbers import Number, plain
 from torch_jax.memory.storage import is_jax
 
-MISSING: Any = object()
-
 
 def parameters_of(value: Any) -> Iterator[torch.Tensor]:
     """Yield the parameters of a module or an optimizer."""
@@ -66,9 +64,7 @@ class Optimizers:
 
     def note_gradient(self, tensor: torch.Tensor) -> Gradient:
         """Remember the ``.grad`` of a tensor before the call touches it."""
-        if id(tensor) not in self.gradients:
-            self.gradients[id(tensor)] = Gradient(tensor)
-        return self.gradients[id(tensor)]
+        return self.gradients.setdefault(id(tensor), Gradient(tensor))
 
     def resets_gradient(self, tensor: torch.Tensor) -> None:
         """Note that ``tensor.grad`` is dropped; one that was not read before needs no guard."""
@@ -87,7 +83,7 @@ class Optimizers:
         for tensor in parameters_of(optimizer):
             gradient = self.note_gradient(tensor)
             gradient.passed |= gradient.before is tensor.grad is None and not gradient.reset
-        keep_steps_on_device(optimizer)
+        move_counts(optimizer)
         self._stepped[id(optimizer)] = optimizer
         if any(optimizer is step.optimizer for step in self._running):
             self._running.append(_Step(optimizer, [], {}))  # a step that calls its super's
@@ -149,7 +145,7 @@ class Optimizers:
                     self._sets(optimizer, key, is_of_first=known is None)
         for group, (before, lifted) in zip(optimizer.param_groups, step.groups, strict=True):
             for key in before.keys() | group.keys():
-                if group.get(key, MISSING) is lifted.get(key, MISSING):
+                if group.get(key, group) is lifted.get(key, group):
                     group[key] = before[key]
                 else:
                     group[key] = plain(group[key])
@@ -245,9 +241,6 @@ class Read:
         raise Changed(f"{self.key} was a float, now it is {value!r}")
 
 
-# --- the state of optimizers ----------------------------------------------------------------------
-
-
 def init_group(optimizer: Any, original: Any, group: dict, *lists: Any, **named: Any) -> Any:
     """Call the ``original`` ``_init_group`` of an optimizer, whose new state is seen as older."""
     states = optimizer.state
@@ -261,19 +254,19 @@ def init_group(optimizer: Any, original: Any, group: dict, *lists: Any, **named:
     return result
 
 
-def keep_steps_on_device(optimizer: Any) -> None:
-    """Let ``capturable`` optimizers count steps on the device, so that the host reads no count."""
-    for group in optimizer.param_groups:
-        if group.get("capturable") is False and all(map(is_jax, group["params"])):
-            group["capturable"] = True
-    move_counts(optimizer)
+def move_counts(optimizer: Any, is_observed: bool = True) -> None:
+    """Move counts of steps that are on the CPU, as code sets them again, where they have to be.
 
-
-def move_counts(optimizer: Any) -> None:
-    """Move counts of steps that are on the CPU, as code sets them again, where they have to be."""
+    In a call that ``is_observed`` all optimizers that can be are ``capturable``: they count on the
+    device, so that the host reads no count.
+    """
     for group in optimizer.param_groups:
-        is_due = group.get("capturable") is True and all(map(is_jax, group["params"]))
-        for parameter in group["params"] if is_due else ():
+        is_on, parameters = group.get("capturable"), group["params"]
+        is_due = is_on is True or (is_on is False and is_observed)
+        if not (is_due and all(map(is_jax, parameters))):
+            continue
+        group["capturable"] = True
+        for parameter in parameters:
             state = optimizer.state.get(parameter, {})
             for key in ("step", "mu_product", "eta", "mu"):
                 if is_host(state.get(key)):
