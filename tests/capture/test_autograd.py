@@ -277,3 +277,30 @@ def test_a_backward_pass_that_cannot_be_recorded_runs_for_the_caller():
             result = compiled(ones(3))
         result.sum().backward()
         assert_same(w.grad, 2 * torch.cos(torch.ones(3)))
+
+
+class _Scaled(torch.autograd.Function):
+    """The identity, whose gradient is scaled by a CPU tensor."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.scale = scale
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.scale.to("jax"), None
+
+
+@pytest.mark.parametrize("is_argument", [False, True])
+def test_a_backward_pass_reads_a_cpu_tensor_when_it_runs(is_argument):
+    outer = torch.ones(2, device="cpu")
+    compiled = torch_jax.jit(
+        lambda x, scale: _Scaled.apply(x, scale if is_argument else outer), pure=True
+    )
+    for call in range(4):
+        x, scale = ones(2).requires_grad_(), outer.clone() if is_argument else outer
+        loss = compiled(x, scale).sum()
+        scale.fill_(call)
+        loss.backward()
+        assert_same(x.grad, torch.full((2,), float(call)))

@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from torch_jax._private import pytorch
 from torch_jax.capture import autograd_nodes
+from torch_jax.capture.cpu_tensors import OfHost
 from torch_jax.capture.draws import Numbers
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.results import Call, Form, LeftBehind
@@ -102,7 +103,7 @@ class Pullback:
         template = self._result
         built = list(map(call.leaf, template.leaves))
         of_node = dict(zip(self.residuals, arrays, strict=True))
-        saved = [_saved(source, of_node, storages) for source in self._sources]
+        saved = [_saved(source, of_node, storages, leaves) for source in self._sources]
         inputs, held = (
             [trees.owned(one, leaves) for one in tensors] for tensors in (self._inputs, self._saved)
         )
@@ -116,7 +117,7 @@ class Pullback:
         """Return the gradients of the inputs."""
         given = {OfGradient(at): transfer.value_of(one) for at, one in enumerate(gradients)}
         arrays = [
-            given[source] if isinstance(source, OfGradient) else array
+            given[source] if isinstance(source, OfGradient) else _now(array)
             for source, array in zip(self._sources, saved, strict=True)
         ]
         found = self._program(*self._numbers.of_call([], drawn_from), arrays)
@@ -175,12 +176,19 @@ def _place(observer: Observer, memory: Any) -> Any:
     return source
 
 
-def _saved(source: Any, of_node: dict[int, Any], storages: list[Any]) -> Any:
+def _saved(source: Any, of_node: dict[int, Any], storages: list[Any], leaves: Sequence) -> Any:
     if isinstance(source, OfResult):
         return of_node[source.node]
     if isinstance(source, OfStorage):
         return storage.memory_in(storages[source.at])
+    if isinstance(source, OfHost):
+        return source._replace(tensor=trees.owned(source.tensor, leaves))
     return None if isinstance(source, OfGradient) else source.array
+
+
+def _now(saved: Any) -> Any:
+    """Return an array; a CPU tensor's elements are those that the backward pass finds."""
+    return saved.read(()) if isinstance(saved, OfHost) else saved
 
 
 class _Connected(torch.autograd.Function):
