@@ -85,8 +85,10 @@ def profile(
     >>> import torch, torch_jax
     >>> x = torch.ones(72, 72, device="jax")
     >>> found = torch_jax.profile(torch_jax.jit(torch.mm), x, x, calls=3)
-    >>> found.calls, found.busy < found.seconds, found.kernels[0].operator
-    (3, True, 'aten::mm')
+    >>> found.calls, found.busy < found.seconds
+    (3, True)
+    >>> "aten::mm" in {kernel.operator for kernel in found.kernels}  # of other threads, too
+    True
     """
     if calls < 1:
         raise ValueError(f"at least one call is measured, not {calls}")
