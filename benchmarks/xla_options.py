@@ -47,7 +47,6 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "LLVM at level 1": {"xla_backend_optimization_level": 1},
     "LLVM at level 2": {"xla_backend_optimization_level": 2},
     "no expensive LLVM passes": {"xla_llvm_disable_expensive_passes": True},
-    "copies by regions": {"xla_cpu_copy_insertion_use_region_analysis": True},
     "fast minimum and maximum *": {"xla_cpu_enable_fast_min_max": True},
     "fast math *": {"xla_cpu_enable_fast_math": True},
 }

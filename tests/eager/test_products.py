@@ -60,21 +60,3 @@ def test_the_options_of_a_program_follow_its_products():
     chosen = {options.whole(one).get(name) for one in (text((8, 4), (6, 4)), "")}
     reduce = "LIBRARY_FUSION_TYPE_REDUCE"
     assert chosen in ({reduce, f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{reduce}"}, {None})
-
-
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the option is the CPU's")
-def test_a_weight_that_is_read_beside_its_update_is_not_copied():
-    def step(first, second, x, grad):  # nothing says what of a layer's gradients comes first
-        hidden = jnp.tanh(x @ first)
-        inner = (grad @ second.T) * (1 - hidden * hidden)
-        outer = (inner @ first.T).sum()
-        return first - 0.1 * (x.T @ inner), second - 0.1 * (hidden.T @ grad), outer
-
-    lowered = jax.jit(step, donate_argnums=(0, 1)).lower(*[jnp.ones((64, 64))] * 4)
-    chosen = options.of_lowered(lowered)
-    name = "xla_cpu_copy_insertion_use_region_analysis"
-    assert chosen.get(name, True)  # or set in XLA_FLAGS
-    copies = [
-        lowered.compile(chosen | {name: asked}).as_text().count(" copy(") for asked in (False, True)
-    ]
-    assert copies == [2, 0]

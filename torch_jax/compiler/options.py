@@ -84,38 +84,17 @@ _CUBLAS = Option(
 # For programs of one operator: nothing is fused with a product.
 OPERATOR: dict[str, tuple[Option, ...]] = {"gpu": (_CUBLAS,)}
 
-
-def writes_over_what_it_reads(program: str) -> bool:
-    """Return whether a program is given arrays to write over, and has no loop."""
-    donates = "tf.aliasing_output" in program or "jax.buffer_donor" in program
-    return donates and "stablehlo.while" not in program
-
-
-# For whole programs whose text says that they gain by it.
-BY_PROGRAM: dict[str, tuple[tuple[Callable[[str], bool], Option], ...]] = {
+# For whole programs whose matrix products gain by it (compiler/products.py says which).
+BY_PRODUCTS: dict[str, tuple[Callable[[str], bool], Option]] = {
     "cpu": (
-        (
-            products.suit_ynnpack,
-            Option(
-                "xla_cpu_experimental_ynn_fusion_type",
-                f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{_REDUCTIONS}",
-                "products with transposed weights take 10 % less time, those of few rows half",
-            ),
-        ),
-        (
-            writes_over_what_it_reads,
-            Option(
-                "xla_cpu_copy_insertion_use_region_analysis",
-                True,
-                "where nothing says that a weight is read before its update writes over it, as by "
-                "the product for the gradient of a layer's input, XLA copies the weight at each "
-                "call. With this analysis it has the update wait (resnet18: 90 of 103 MB of copies "
-                "are gone, and 10 % of the step's time; a ViT: 64 of 96 MB, 5 %). Loops of small "
-                "products take 10 % longer: what ran side by side waits (an LSTM)",
-            ),
+        products.suit_ynnpack,
+        Option(
+            "xla_cpu_experimental_ynn_fusion_type",
+            f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{_REDUCTIONS}",
+            "products with transposed weights take 10 % less time, those of few rows half",
         ),
     ),
-    "gpu": ((products.are_exact, _CUBLAS),),
+    "gpu": (products.are_exact, _CUBLAS),
 }
 
 
@@ -123,13 +102,13 @@ def whole(program: str = "") -> dict[str, Any]:
     """Return the options of whole programs, on this platform; of one, where its text is given."""
     platform = target.platform()
     table = *ALWAYS.get(platform, ()), *WHOLE.get(platform, ())
-    choices = BY_PROGRAM.get(platform, ()) if program else ()
+    choices = (BY_PRODUCTS[platform],) if program and platform in BY_PRODUCTS else ()
     return _known((*table, *(option for suits, option in choices if suits(program))))
 
 
 def of_lowered(lowered: Any) -> dict[str, Any]:
     """Return the options of a whole program that JAX has lowered."""
-    return whole(lowered.as_text() if target.platform() in BY_PROGRAM else "")
+    return whole(lowered.as_text() if target.platform() in BY_PRODUCTS else "")
 
 
 def operator() -> dict[str, Any]:
