@@ -2,7 +2,8 @@
 
 What pays stands in ``torch_jax/compiler/options.py`` with what was measured: run this again when
 jaxlib changes. A ratio below 1 says that the option helps. Those marked with a star change what
-programs compute (they round, or treat NaN and infinity, otherwise), and are shown to be known.
+programs compute, and are shown to be known: they round, or treat NaN and infinity, otherwise, or,
+copies by regions, write over an array before a reshape of it is read (jaxlib 0.10.2).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "LLVM at level 1": {"xla_backend_optimization_level": 1},
     "LLVM at level 2": {"xla_backend_optimization_level": 2},
     "no expensive LLVM passes": {"xla_llvm_disable_expensive_passes": True},
+    "copies by regions *": {"xla_cpu_copy_insertion_use_region_analysis": True},
     "fast minimum and maximum *": {"xla_cpu_enable_fast_min_max": True},
     "fast math *": {"xla_cpu_enable_fast_math": True},
 }
