@@ -41,6 +41,19 @@ def test_a_compiled_step_is_told_by_kernels_and_lines():
     assert "3 calls" in page and "the device was busy" in page and "aten::" in page
 
 
+@pytest.mark.parametrize("name", ["mm", "linear"])
+def test_a_kernel_is_of_the_program_that_ran_and_not_of_one_alike(name):
+    x = torch.ones(72, 72, device="jax")
+    alike = {"mm": torch.mm, "linear": torch.nn.functional.linear}
+    steps = {one: torch_jax.jit(function, pure=True) for one, function in alike.items()}
+    for step in steps.values():
+        for _ in range(4):
+            step(x, x)
+    kernels = torch_jax.profile(steps[name], x, x, calls=3).kernels
+    found = [(one.operator, one.times) for one in kernels if one.operator.startswith("aten::")]
+    assert found == [(f"aten::{name}", 3)]
+
+
 @pytest.mark.slow
 def test_lines_of_python_are_found_where_it_is_slow():
     found = torch_jax.profile(slow_python, calls=5, warm_up=0)

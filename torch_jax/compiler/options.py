@@ -102,8 +102,10 @@ def whole(program: str = "") -> dict[str, Any]:
     """Return the options of whole programs, on this platform; of one, where its text is given."""
     platform = target.platform()
     table = *ALWAYS.get(platform, ()), *WHOLE.get(platform, ())
-    choices = (BY_PRODUCTS[platform],) if program and platform in BY_PRODUCTS else ()
-    return _known((*table, *(option for suits, option in choices if suits(program))))
+    if program and platform in BY_PRODUCTS:
+        suits, option = BY_PRODUCTS[platform]
+        table += (option,) * suits(program)
+    return _known(table)
 
 
 def of_lowered(lowered: Any) -> dict[str, Any]:

@@ -87,6 +87,8 @@ def profile(
     >>> found = torch_jax.profile(torch_jax.jit(torch.mm), x, x, calls=3)
     >>> found.calls, found.busy < found.seconds
     (3, True)
+    >>> [kernel.times for kernel in found.kernels if kernel.operator == "aten::mm"]  # beside others
+    [3]
     """
     if calls < 1:
         raise ValueError(f"at least one call is measured, not {calls}")
