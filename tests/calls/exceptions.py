@@ -21,11 +21,6 @@ class Exempt(NamedTuple):
 
 EXCEPTIONS: tuple[Exempt, ...] = (
     Exempt(
-        "of no elements oneDNN gives a result where the CPU's own kernel refuses the sizes",
-        r"F\.conv_transpose\dd\(",
-        r"jax raises RuntimeError: Given input size per channel: .* Output size is too small",
-    ),
-    Exempt(
         "of a product of no matrices the CPU compares no dtypes",
         r"matmul\(.*=T\(\(0, ",
         r"jax raises RuntimeError: expected scalar type",
@@ -39,6 +34,16 @@ EXCEPTIONS: tuple[Exempt, ...] = (
         "the CPU's attention reads behind the last value, where there are fewer than keys",
         r"F\.scaled_dot_product_attention\(",
         r"jax raises RuntimeError: Expected size for first two dimensions of batch2",
+    ),
+    Exempt(
+        "of a query in another order the CPU computes in float32; the flash kernel rounds each head",
+        r"attention\(.*enable_gqa=True.* a=T\([^=]*=.b?float16', layout='permuted'",
+        r"not close",
+    ),
+    Exempt(
+        "of no elements the CPU draws none; PyTorch's shape functions refuse dtypes of other draws",
+        r"form\(.*\b0\b",
+        r"jax raises RuntimeError: (expected a float|Exponential|log_normal)",
     ),
     Exempt(
         "the CPU takes no gradient of a contiguous form for an input of another, as GPUs do",
@@ -97,7 +102,7 @@ EXCEPTIONS: tuple[Exempt, ...] = (
     ),
     Exempt(
         "oneDNN gives an empty result where the other kernels, of other dtypes, refuse",
-        r"F\.conv_transpose.*dtype='complex|F\.conv_transpose[123]d\((?!.*dtype)",
+        r"F\.conv_transpose[123]d\(",
         r"jax raises RuntimeError: .*(too small|would have the sizes)",
     ),
     Exempt(

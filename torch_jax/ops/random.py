@@ -82,7 +82,8 @@ def rand(size, *, dtype=None, key):
 @op("randn", "randn.generator", random=True, drawn_like="size", meta=False)
 def randn(size, *, dtype=None, key):
     """Draw standard normals."""
-    return _normal(key, size, or_float(dtype))
+    dtype = or_float(dtype)
+    return _normal(key, size, dtype).astype(dtype)
 
 
 @op("randint", "randint.generator", random=True, drawn_like="size", meta=False)

@@ -9,6 +9,7 @@ from tests.calls.call import Call
 from tests.calls.families import (
     attention,
     convolutions,
+    creation,
     embeddings,
     indexing,
     losses,
@@ -26,6 +27,7 @@ Family = tuple[Callable[[random.Random], Call], ...]
 FAMILIES: dict[str, Family] = {
     "attention": attention.CALLS,
     "convolutions": convolutions.CALLS,
+    "creation": creation.CALLS,
     "embeddings": embeddings.CALLS,
     "indexing": indexing.CALLS,
     "losses": losses.CALLS,
