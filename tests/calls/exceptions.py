@@ -36,7 +36,7 @@ EXCEPTIONS: tuple[Exempt, ...] = (
         r"jax raises RuntimeError: Expected size for first two dimensions of batch2",
     ),
     Exempt(
-        "of a query in another order the CPU computes in float32; the flash kernel rounds each head",
+        "of a query in another order the CPU computes in float32; the flash kernel rounds heads",
         r"attention\(.*enable_gqa=True.* a=T\([^=]*=.b?float16', layout='permuted'",
         r"not close",
     ),

@@ -53,6 +53,7 @@ class Guards:
         hooks = [vars(one).get(name) for one in modules for name in _HOOKS]
         self._lists = [*optimizers.lists(), *(one for one in hooks if one is not None)]
         self._lengths = list(map(len, self._lists))
+        self.numbers = optimizers.read  # of optimizers, each with its value in the call
 
     def changed(self) -> str | None:
         """Return what has changed, in words; None where nothing has."""

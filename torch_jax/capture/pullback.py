@@ -87,8 +87,10 @@ class Pullback:
         state, _, numbers, arrays = recording.written_down()
         self._sources = list(map(observer.storages.source, arrays))
         self._numbers = Numbers(observer.draws, state, numbers)
-        # the results of the forward pass that it needs
-        self.residuals = sorted({s.node for s in self._sources if isinstance(s, OfResult)})
+        # the results of the forward pass that it needs, each with its place in the program's
+        places = observer.graphs[0].places()
+        residuals = sorted({s.node for s in self._sources if isinstance(s, OfResult)})
+        self._residuals = [(node, places[node]) for node in residuals]
         # the place of each gradient's memory among the results, or the gradient of a result itself
         self._made: list[tuple[Any, Form] | None] = [
             None if g is None else (_place(observer, storage.held_by(g)), Form.of(g)) for g in found
@@ -97,18 +99,18 @@ class Pullback:
         self._program = Program(state, tuple(dict.fromkeys(nodes)), (), arrays)
 
     def connect(
-        self, call: Call, leaves: Sequence[Any], storages: list[Any], arrays: list[Any], drawn: Any
+        self, call: Call, leaves: Sequence[Any], storages: list[Any], outputs: list[Any], drawn: Any
     ) -> Any:
-        """Return the result of a call, connected, of storages, residuals and places of draws."""
+        """Return the result of a call, connected, of its storages, outputs and places of draws."""
         template = self._result
         built = list(map(call.leaf, template.leaves))
-        of_node = dict(zip(self.residuals, arrays, strict=True))
+        of_node = {node: outputs[at] for node, at in self._residuals}
         saved = [_saved(source, of_node, storages, leaves) for source in self._sources]
         inputs, held = (
             [trees.owned(one, leaves) for one in tensors] for tensors in (self._inputs, self._saved)
         )
-        outputs = [built[at] for at in self._positions]
-        connected = _Connected.apply(self, saved, outputs, held, drawn, *inputs)
+        results = [built[at] for at in self._positions]
+        connected = _Connected.apply(self, saved, results, held, drawn, *inputs)
         for at, tensor in zip(self._positions, connected, strict=True):
             built[at] = tensor
         return trees.unflatten(template.form, built)

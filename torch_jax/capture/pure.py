@@ -162,12 +162,12 @@ class Pure:
 
     def _audit(self, kind: _Kind, replay: Replay, call: SortedCall) -> Any:
         """Run the function, and compare what it did with what was kept."""
-        numbers = {read: read.now() for read in replay.read}
+        numbers = {read: read.now() for read in replay.guards.numbers}
         self._used(kind, replay)
         with self.history.recorded_call():
             found = self._observed(kind, call)
         new, why = found.replay, None if found.refusal is None else found.refusal.why
-        for read, value in new.read.items() if new is not None else ():
+        for read, value in new.guards.numbers.items() if new is not None else ():
             if numbers.get(read, value) not in (value,):
                 new, why = None, read.refusal
         if why is None and new is not None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter, is_
 from typing import Any
 
@@ -14,23 +13,13 @@ from torch.autograd.graph import increment_version
 
 from torch_jax import config
 from torch_jax._private import pytorch
-from torch_jax.budgets import ARRAYS_WORTH_CALM
 from torch_jax.capture.arguments import SortedCall
 from torch_jax.capture.draws import Numbers
 from torch_jax.capture.guards import Guards, Memories
 from torch_jax.capture.keys import Forms
-from torch_jax.capture.observer import Observer, raise_failed_checks
+from torch_jax.capture.launch import Launch
+from torch_jax.capture.observer import Observer
 from torch_jax.capture.results import Call, LeftBehind, NewTensor, Template
-from torch_jax.capture.storages import OfStorage
-from torch_jax.capture.tape import Changed
-from torch_jax.compiler.donation import copy_shared
-from torch_jax.core import errors
-from torch_jax.core.collection import no_collection
-from torch_jax.core.node import Lent
-from torch_jax.core.tracers import TracedElsewhere, is_traced_elsewhere
-from torch_jax.core.x64 import x64
-from torch_jax.memory import lending, sharding
-from torch_jax.memory.storage import memory_in
 
 
 class Replay:
@@ -39,50 +28,27 @@ class Replay:
     def __init__(self, forms: Forms, observer: Observer, left: LeftBehind, backward: Any = None):
         self.graph = graph = observer.graphs[0]  # of the observed call
         self.forms, self.left, self.backward = forms, left, backward
-        self.read = observer.optimizers.read
         self.calls, self._due = 1, 2  # so far, and at the next audit
         self.used = 0  # when it was used last, as the number of a call
-        self._where = observer.history.where
         self._tape, self._generators = observer.tape, observer.draws.end()
         self._numbers = Numbers(observer.draws, graph.state, graph.numbers)
         self._tape.prune({slot for _, slot in self._numbers.slots})
         self.memories = Memories(observer, left)
         self.gradients = Gradients(left.gradients, left.result)
         self.guards = Guards(observer, left)
-        self._program = graph.program
-        outputs = self._program.outputs
-        place_of = {node: at for at, node in enumerate(outputs)}.__getitem__
-        self._checks: list[Any] = [
-            (place_of(flag.index), *error) for flag, *error in observer.checks
-        ]
-        self._new = list(map(place_of, left.new))
-        self._residuals = list(map(place_of, backward.residuals if backward else ()))
-        self._others = [one for one in graph.sources if not isinstance(one, OfStorage)]
-        others = iter(range(len(self._others)))
-        # of each array that the program is given: the place of its storage, ``~`` of the others
-        self._order = [s.at if isinstance(s, OfStorage) else ~next(others) for s in graph.sources]
-        self.written = [at for at, _ in left.written]  # of the memories
-        gone = {observer.storages.place_of(one.untyped_storage()) for one in observer.let_go}
-        kept = [at for at in gone if at is not None and at not in self.written]
-        lent = self.written + kept  # the latter hold afterwards what they held before
-        self._results = [place_of(node) for _, node in left.written]
-        self._results += [len(outputs) + at for at in kept]
-        self._donated = [self._order[at] for at in self._program.donated if self._order[at] >= 0]
-        arrays = [observer.storages.met[at].storage.array for at in lent]
-        placeholders = [Lent(array.shape, array.dtype) for array in arrays]
-        self._lending = lent, placeholders, self._results
-        many = len(outputs) > ARRAYS_WORTH_CALM
-        self._calm: Callable[[], Any] = no_collection if many else contextlib.nullcontext
+        self._launch = Launch(observer, left)
+        self._new = list(map(graph.places().__getitem__, left.new))
 
     def sizes(self) -> dict[str, int]:
         """Return how many tensors, memories and numbers the program takes, for ``explain``."""
-        captured, numbers = self.memories.captured, len(self._numbers.slots)
-        return {"captured": captured, "donated": len(self._donated), "numbers": numbers}
+        donated, numbers = len(self._launch.donated), len(self._numbers.slots)
+        return {"captured": self.memories.captured, "donated": donated, "numbers": numbers}
 
     def changed(self, call: SortedCall) -> str | None:
         """Return why the program does not serve a call of these forms; None where it does."""
         why, is_fixed = self.memories.changed(call) or self.guards.changed(), self.memories.is_fixed
-        if why is None and any(is_fixed(self.written, part) for part in call.parts.values()):
+        written = self._launch.written
+        if why is None and any(is_fixed(written, part) for part in call.parts.values()):
             why = "it writes into what an argument is a part of"
         return why
 
@@ -105,62 +71,18 @@ class Replay:
         self.gradients.clear(leaves)
         try:
             storages = self.memories.of_call(given)
-            outputs = self._launch(leaves, storages, *self._numbers.of_call(env, drawn_from))
+            numbers = self._numbers.of_call(env, drawn_from)
+            outputs = self._launch.run(leaves, storages, numbers)
             increment_version(self.left.counted(leaves))
             call = Call(given.originals(), [outputs[at] for at in self._new])
             self.gradients.fill(call)
         except BaseException:
             self.gradients.drop()
             raise
-        if self._checks:
-            failed = ((outputs[at], *error) for at, *error in self._checks)
-            raise_failed_checks(failed, self._where)
+        self._launch.check(outputs)
         if self.backward is None:
             return self.left.result.build(call)
-        residuals = [outputs[at] for at in self._residuals]
-        return self.backward.connect(call, leaves, storages, residuals, drawn_from)
-
-    def _launch(self, leaves: Sequence[Any], storages: list, floats: Any, integers: Any) -> list:
-        """Run the program, and put back what it has written; returns its outputs."""
-        others = [source.read(leaves) for source in self._others]
-        while True:
-            try:
-                with self._calm():
-                    return self._run(storages, others, floats, integers)
-            except TracedElsewhere:  # another thread has lent a memory, or has only recorded it
-                for memory in storages:
-                    memory_in(memory)
-
-    def _run(self, storages: list, others: list, floats: Any, integers: Any) -> list[Any]:
-        arrays: list[Any] = []
-        program = self._sharded if sharding.Use.begun else self._program
-
-        def arguments() -> tuple:
-            copy_shared(arrays, self._donated)
-            given = [arrays[at] if at >= 0 else others[~at] for at in self._order]
-            return floats, integers, given
-
-        try:
-            return lending.run(program, arguments, arrays, storages, *self._lending)
-        except (TypeError, ValueError, AttributeError) as error:  # a placeholder is no array
-            if is_traced_elsewhere(arrays):
-                raise TracedElsewhere from error
-            if errors.is_deleted(error):
-                raise errors.translate(error, f"in {self._where}") from error
-            raise Changed(f"the memory behind a tensor has another form now: {error}") from error
-        except RuntimeError as error:
-            raise errors.translate(error, f"in {self._where}") from error
-
-    def _sharded(self, floats: Any, integers: Any, arrays: list[Any]) -> list[Any]:
-        """Run over arrays that may lie on a mesh; what is written keeps its sharding."""
-        with x64():
-            placed = sharding.on_one_mesh(arrays) or arrays
-        at_of = {at: n for n, at in enumerate(self._order)}
-        wanted: list[Any] = [None] * len(self._program.outputs)
-        for at, result in zip(self.written, self._results, strict=False):
-            if at in at_of:
-                wanted[result] = sharding.sharding_of(arrays[at_of[at]])
-        return self._program(floats, integers, placed, tuple(wanted))
+        return self.backward.connect(call, leaves, storages, outputs, drawn_from)
 
 
 _grad = attrgetter("tensor.grad")

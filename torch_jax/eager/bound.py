@@ -28,6 +28,7 @@ _tallies: list[Tally] = []
 _kernels: weakref.WeakSet[Any] = weakref.WeakSet()  # the kernels that have compiled something
 _count = 0
 _gone = 0  # calls of entries that were dropped
+_before: dict[int, int] = {}  # calls of those that stayed, by their numbers
 
 
 def calls() -> int:
@@ -74,12 +75,19 @@ def drop(kernel: Any, key: tuple) -> None:
 def _drop_idle(kernels: list[Any], staying: int) -> int:
     """Drop entries until ``staying`` are left; return how many there are then."""
     entries = [(kernel, key, e) for kernel in kernels for key, e in list(kernel.cache.items())]
-    # first those not called since the last drop, then those with the fewest calls, as in a loop
-    # over new shapes; of two alike the older one
-    entries.sort(key=lambda one: (one[2].uses > one[2].before, one[2].uses, one[2].serial))
+
+    def worth(one: tuple[Any, tuple, Any]) -> tuple:
+        """Return less of those not called since the last drop, then of those with fewer calls.
+
+        A loop over new shapes has such ones; of two alike the older one is less.
+        """
+        entry = one[2]
+        return entry.uses > _before.get(entry.serial, 0), entry.uses, entry.serial
+
+    entries.sort(key=worth)
     gone = max(0, len(entries) - staying)  # some may have been dropped one by one before
     for kernel, key, _ in entries[:gone]:
         drop(kernel, key)
-    for *_, entry in entries:
-        entry.before = entry.uses
+    _before.clear()
+    _before.update((entry.serial, entry.uses) for *_, entry in entries[gone:])
     return len(entries) - gone

@@ -73,15 +73,13 @@ class Entry:
     check: list[Any] | None  # message and type of the error raised when the check's flag is false
     tensor: tuple[Any, Any] | None = None  # size and dtype, where a contiguous one comes out alone
     uses: int = 0  # calls
-    before: int = 0  # of these, before entries were last dropped
     key: tuple = ()  # of the calls that it serves, for reports
     serial: int = dataclasses.field(default_factory=itertools.count().__next__)
     bodies: dict[tuple, Any] = dataclasses.field(default_factory=dict)  # jaxprs, for recordings
     placed: Any = None  # the operator's arguments, each as the place of its value
     on_host: Any = None  # the call by PyTorch's CPU kernel; None where there is no such kernel
-    maker: Any = None  # for recordings: makes new arrays of nothing; False: there are operands
+    maker: Any = False  # makes new arrays of numbers alone; None: its trace in a recording says
     words: int | None = None  # the slot of a random operator's draw
-    makes: bool = False  # new arrays, perhaps of nothing: its trace says whether there are operands
 
 
 def wrap_output(spec: Any, arrays: list[Any]) -> Any:
@@ -276,7 +274,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         error,
         placed=placed,
         words=key_slot.slot if draws else None,
-        makes=not (draws or written) and _makes(op),
+        maker=None if not (draws or written) and _makes(op) else False,
     )
 
 

@@ -390,8 +390,6 @@ def _maker(entry: Any, memories: Any) -> Any:
     A new tensor of zeros is an array that the graph is given. So an optimizer's first step, which
     makes its state, is the graph of all later steps.
     """
-    if not entry.makes:
-        return False
     maker = body_of(entry, memories).maker
     # decided by the operands: a tensor of one truth value has the form of Python's
     is_made = maker is not None and all(type(one) in _MADE_OF for one in maker.of(memories))
