@@ -128,6 +128,12 @@ SPARSE_META_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.SparseMeta"))
 NESTED_CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.NestedTensorCPU)
 
 
+def redispatched(op: Any, keys: Any) -> Callable[..., Any]:
+    """Return an operator's kernel of another dispatch key, called by C where it can be."""
+    handle = getattr(getattr(op, "_handle", None), "redispatch_boxed", None)
+    return functools.partial(handle or op.redispatch, keys)
+
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return PyTorch's decompositions, by overload (``torch._decomp.decomposition_table``)."""
     return getattr(importlib.import_module("torch._decomp"), "decomposition_table", {})

@@ -72,7 +72,7 @@ def install() -> list[Any]:
     pointwise = {op for op in of_the_cpu if torch.Tag.pointwise in op.tags}
     composed |= {op for op in pointwise if len(op._schema.arguments) == 1}
     for op in container:
-        library.impl(op, functools.partial(op.redispatch, pytorch.SPARSE_META_KEYS), _COO)
+        library.impl(op, pytorch.redispatched(op, pytorch.SPARSE_META_KEYS), _COO)
     for op in composed:
         library.impl(op, functools.partial(_by_pytorch, op), _COO)
     for op in of_the_cpu - composed:
@@ -87,7 +87,7 @@ def install() -> list[Any]:
             library.impl(op, functools.partial(_refuse, _NESTED, op), _NESTED)
     # which autograd reads of each result: an error there would end the process
     sizes = torch.ops.aten._nested_tensor_size.default
-    library.impl(sizes, functools.partial(sizes.redispatch, pytorch.NESTED_CPU_KEYS), _NESTED)
+    library.impl(sizes, pytorch.redispatched(sizes, pytorch.NESTED_CPU_KEYS), _NESTED)
     others = torch.library.Library("_", "IMPL")
     for key in _REMEDIES:
         others.fallback(functools.partial(_refuse, key), key)

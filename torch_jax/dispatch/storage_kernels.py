@@ -6,7 +6,6 @@ whose kernels take arrays.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -27,12 +26,11 @@ from torch_jax.eager import refusals, variants
 from torch_jax.memory import dtypes, geometry, parts, sharding, shared, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage, wrap
 
-_META = pytorch.META_KEYS
 _CPU = torch.device("cpu")
 _cpu_empty = torch.ops.aten.empty_strided.default._op
 _cpu_copy = torch.ops.aten._to_copy.default._op
 _cpu_write = torch.ops.aten.copy_.default._op
-_meta_as_strided = torch.ops.aten.as_strided.default.redispatch
+_meta_as_strided = pytorch.redispatched(torch.ops.aten.as_strided.default, pytorch.META_KEYS)
 
 # Operators that only copy elements within the device, as PyTorch's own kernels do.
 COPIES = frozenset(("clone", "_local_scalar_dense"))
@@ -44,7 +42,7 @@ kernel = variants.entering(KERNELS)
 
 def redispatch_to_meta(op: Any) -> Callable[..., Any]:
     """Return a view operator: PyTorch's own meta kernel makes a true alias of a jax tensor."""
-    return functools.partial(op.redispatch, pytorch.META_KEYS)
+    return pytorch.redispatched(op, pytorch.META_KEYS)
 
 
 # Of the CPU, but they read no memory, and call other operators.
@@ -54,7 +52,7 @@ for _op in (
     torch.ops.aten._to_sparse.default,
     torch.ops.aten._to_sparse.sparse_dim,
 ):
-    kernel(variants.table_name(_op))(functools.partial(_op.redispatch, pytorch.CPU_KEYS))
+    kernel(variants.table_name(_op))(pytorch.redispatched(_op, pytorch.CPU_KEYS))
 
 
 def _refuse_layout(layout: Any) -> None:
@@ -352,7 +350,7 @@ def as_strided(self, size, stride, storage_offset=None) -> torch.Tensor:
             f"itemsize {self.dtype.itemsize} requiring a storage size of {needed} are out of "
             f"bounds for storage of size {nbytes}"
         )
-    return _meta_as_strided(_META, self, size, stride, offset)
+    return _meta_as_strided(self, size, stride, offset)
 
 
 @kernel("as_strided_scatter")

@@ -18,7 +18,7 @@ from torch_jax.core.active import ACTIVE, unrecorded
 from torch_jax.eager import bound, refusals
 from torch_jax.eager.signature import TENSORS, Signature
 from torch_jax.eager.stand_ins import STAND_INS
-from torch_jax.memory.shared import Elsewhere, is_here, seen, taken, written
+from torch_jax.memory.shared import Elsewhere, holds_new, is_here, seen, taken, written
 from torch_jax.memory.storage import PLAIN_TENSORS
 
 Call = Callable[..., Any]
@@ -51,7 +51,7 @@ def _functional(op: Any, by_xla: Call, run: Call) -> Call:
     uncast, tally = pytorch.without_autocast_of_cpu(run), bound.Tally(op.name())
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not is_here():
+        if ACTIVE.recorder is not None or not holds_new():
             return by_xla_or_at_once(op, call, by_xla, args, kwargs)
         try:
             given, named = _all_seen(args, kwargs)
@@ -108,8 +108,9 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
 
 def by_xla_or_at_once(op: Any, call: Call, by_xla: Call, args: tuple, kwargs: dict) -> Any:
     """Run ``by_xla``, which may record; or ``call``, where a recording runs operators at once."""
-    recorder = ACTIVE.recorder if ACTIVE.tracer is None else None
-    if recorder is None or not recorder.passes(op, args, kwargs):
+    recorder: Any = ACTIVE.recorder if ACTIVE.tracer is None else None
+    may_pass = recorder is not None and (recorder.recording.at_once or recorder.least)
+    if not (may_pass and recorder.passes(op, args, kwargs)):
         return by_xla(*args, **kwargs)
     with unrecorded():
         result = call(*args, **kwargs)

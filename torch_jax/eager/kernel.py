@@ -61,7 +61,8 @@ class Kernel:
         """Return the function for the dispatcher, as a closure over locals."""
         sig, random, chance = self.signature, self.lowering.random, self.lowering.drawn_if
         positional, by_name, writes = sig.positional, sig.by_name, sig.writes
-        collect, launch, head = self._collect, self._launch(), self._head
+        collect, collect_tensors, tensor = self._collect, self._collect_tensors, torch.Tensor
+        launch, head = self._launch(), self._head
         # where conjugated views are resolved here: PyTorch does most, our operators theirs
         keys = ("Conjugate", "Negative") if self.op.namespace != "torch_jax" else ()
         sees_conj = any(pytorch.has_kernel(self.op.name(), key) for key in keys)
@@ -77,7 +78,10 @@ class Kernel:
             memories: list[Any] = []
             storages: list[Any] = []
             for value, kind in zip(args, positional):  # noqa: B905, strict= costs time here
-                collect(kind, value, key, memories, storages)
+                if kind == TENSOR and isinstance(value, tensor):
+                    collect_tensors((value,), key, memories, storages)
+                else:
+                    collect(kind, value, key, memories, storages)
             for name, value in kwargs.items():
                 key.append(name)
                 collect(by_name[name], value, key, memories, storages)
@@ -104,18 +108,27 @@ class Kernel:
 
     def _launch(self) -> Callable[..., Any]:
         """Return the function that runs calls of known keys, nearly all of them by a short way."""
-        entries, slowly = self.cache, self._slowly
+        entries, slowly, record = self.cache, self._slowly, self._recorded
 
         def launch(signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             entry: Any = entries.get(signature)
-            form = None if entry is None else entry.tensor
-            if not form or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
+            form, recorder = None if entry is None else entry.tensor, ACTIVE.recorder
+            runs = recorder is None
+            if not form or ACTIVE.tracer or not runs and recorder.recording.at_once:
                 return slowly(signature, memories, args, kwargs)
-            entry.uses += 1
             try:
-                with x64():
-                    array = entry.run.call(*memories)
+                if runs:
+                    entry.uses += 1
+                    with x64():
+                        array = entry.run.call(*memories)
+                else:
+                    array = record(entry, signature, memories, args, kwargs)
+                    array = array[0] if type(array) is list else array
+            except tracers.TracedElsewhere as error:
+                return self._again(error, args, kwargs)
             except Exception as error:
+                if not runs:
+                    raise
                 return self._failed(error, signature, memories, args, kwargs)
             tensor = _create(*form)
             tensor.untyped_storage().array = array
@@ -399,11 +412,9 @@ def _like(op: Any, call: Callable[..., Any]) -> Callable[..., Any]:
 def _wrapped(entry: Entry, arrays: Any) -> torch.Tensor:
     """Return the tensor of a simple entry, whose next call may take the short way."""
     output = entry.outputs[0]
-    if isinstance(arrays, list):  # recorded
-        return wrap_output(output, arrays)
     if isinstance(output, Output) and output.stride is None:
         entry.tensor = output.size, output.dtype
-    return wrap_output(output, [arrays])
+    return wrap_output(output, arrays if isinstance(arrays, list) else [arrays])  # nodes, or one
 
 
 def _place_of(tensor: torch.Tensor, memory: Any, key: list[Any]) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ from torch_jax.memory import dtypes, geometry, sharding, windows
 # Types of tensors that behave as PyTorch says; subclasses may not.
 PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 
+_as_strided = pytorch.redispatched(torch.ops.aten.as_strided.default, pytorch.META_KEYS)
+
 
 def is_jax_storage(storage: Any) -> bool:
     """Return whether a storage is one of the device: it holds an array, or its predecessor."""
@@ -40,7 +43,10 @@ def is_jax_storage(storage: Any) -> bool:
 def nbytes_of(storage: Any) -> int:
     """Return the size of a storage of the device in bytes."""
     held = storage.__dict__.get("host")
-    return storage.array.nbytes if held is None else held.nbytes
+    if held is not None:
+        return held.nbytes
+    array = storage.array  # whose own ``nbytes`` takes three times as long
+    return math.prod(array.shape) * array.dtype.itemsize
 
 
 def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -60,9 +66,7 @@ def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 def restride(tensor: torch.Tensor, size, stride, offset: int) -> torch.Tensor:
     """Return an alias of ``tensor`` with another geometry; bounds are not checked."""
-    return torch.ops.aten.as_strided.default.redispatch(
-        pytorch.META_KEYS, tensor, size, stride, offset
-    )
+    return _as_strided(tensor, size, stride, offset)
 
 
 def storage_of(array: jax.Array) -> torch.UntypedStorage:

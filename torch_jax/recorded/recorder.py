@@ -258,8 +258,6 @@ class Recorder:
 
     def passes(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Return whether an operator runs at once, since one before it was new; remember it."""
-        if not (self.recording.at_once or self.least):
-            return False
         call = _call(op, args, kwargs)
         if self.least:
             if self.recording.operators >= self.least and call in self._beginnings:
