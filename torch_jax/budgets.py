@@ -36,6 +36,8 @@ ENTRIES_REMEMBERED = 1 << 12
 PLACES_REMEMBERED = 1 << 16
 # Of the memory maps that Linux gives a process: from there on entries are dropped.
 SHARE_OF_MEMORY_MAPS = 0.5
+# Of the C library's heap: where so much is new, the pages of free blocks go back to the kernel.
+SHARE_OF_HEAP_BEFORE_A_TRIM = 0.125
 # New entries between two looks at the process's memory maps, of which each takes milliseconds.
 ENTRIES_BETWEEN_LOOKS_AT_MAPS = 64
 # Traces of a JAX function, and states of one, each with its traces.

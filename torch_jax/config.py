@@ -114,8 +114,8 @@ SETTINGS: dict[str, Setting] = {
     "keep_host_memory": Setting(
         True,
         "Have glibc keep freed memory for the whole process, from the first use of the device on: "
-        "on the CPU large training steps take up to a third less time, and the process stays as "
-        "large as it was at its largest. As an environment variable, or before the first use.",
+        "on the CPU large training steps take up to a third less time. What no later call takes "
+        "goes back when the heap grows. As an environment variable, or before the first use.",
     ),
     "lazy_operators": Setting(
         20000,

@@ -34,3 +34,34 @@ def test_a_program_finds_the_pages_of_the_call_before():
         for keep in ("0", "1")
     }
     assert faults["1"] < faults["0"] / 4, faults
+
+
+GROWTH = """
+import ctypes
+import torch, torch_jax
+from torch_jax.core import heap
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
+
+heap.keep()
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+library.malloc.argtypes = [ctypes.c_size_t]
+library.free.argtypes = [ctypes.c_void_p]
+before = resident()
+blocks = [library.malloc(64 << 20) for _ in range(8)]
+for block in blocks:
+    library.memset(ctypes.c_void_p(block), 1, ctypes.c_size_t(64 << 20))
+for block in blocks[:-1]:  # the last one keeps the heap as long as it is
+    library.free(block)
+heap.trim()
+print(resident() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
+def test_free_blocks_go_back_to_the_kernel_where_the_heap_has_grown():
+    """One of eight blocks of 64 megabytes is in use."""
+    assert int(output("-c", GROWTH, new=True)) < 100

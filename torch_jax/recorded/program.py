@@ -20,7 +20,7 @@ from torch_jax._private import jax_core
 from torch_jax._private.jaxprs import called_once, core
 from torch_jax.compiler import donation, fusion, options
 from torch_jax.compiler.worker import WORKER
-from torch_jax.core import compilations, crossed, progress
+from torch_jax.core import compilations, crossed, heap, progress
 from torch_jax.core.absent import Absent
 from torch_jax.core.node import Node
 from torch_jax.core.numbers import GivenNumber
@@ -212,7 +212,10 @@ class Program:
         """Run over numbers and arrays; ``wanted`` are results' shardings, None for XLA's choice."""
         with x64(), at_once():
             if not sharding.Use.begun:
-                return jax_core.native(self._call)(*self._kept_numbers(floats, integers), *arrays)
+                numbers = self._kept_numbers(floats, integers)
+                results = jax_core.native(self._call)(*numbers, *arrays)
+                heap.trim()
+                return results
             given = self._as_arrays(floats, integers, arrays)
             with donation.without_warnings():  # arrays may be sharded in other ways at each call
                 return self._giving(wanted if any(wanted) else ())(*given)
