@@ -166,6 +166,13 @@ def test_divisors(f):
     check(f, make(torch.int32, 5), torch.tensor(0, dtype=torch.int32))
 
 
+def test_divisors_of_the_least_integers():
+    values = torch.tensor([-(2**31), 1 - 2**31, -9, -2, -1, 0, 1, 6, 2**31 - 1], dtype=torch.int32)
+    check(torch.gcd, values.repeat(9), values.repeat_interleave(9))
+    check(torch.gcd, values.repeat(9), values.to(torch.int64).repeat_interleave(9) << 32)
+    check(torch.lcm, values[2:-1].repeat(6), values[2:-1].repeat_interleave(6))
+
+
 def test_nextafter():
     check(torch.nextafter, *pairs())
     check(torch.nextafter, make(torch.float64, 5), make(torch.float64, 1))

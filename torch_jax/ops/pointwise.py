@@ -312,6 +312,23 @@ def _elementwise(
     op(*names.split(), **options)(lowering)
 
 
+def _gcd(a, b):
+    """Return the greatest common divisor by Euclid; JAX's never ends at the least integer."""
+
+    def step(pair):
+        a, b = pair
+        ends = a == 0
+        return jnp.where(ends, 0, lax.rem(b, jnp.where(ends, 1, a))), jnp.where(ends, b, a)
+
+    return lax.while_loop(lambda pair: (pair[0] != 0).any(), step, (jnp.abs(a), jnp.abs(b)))[1]
+
+
+def _lcm(a, b):
+    divisor = _gcd(a, b)
+    parts = lax.div(a, jnp.where(divisor == 0, 1, divisor))
+    return jnp.where(divisor == 0, 0, jnp.abs(parts * b))
+
+
 _fmax = differentiated_as(lambda a, b: jnp.where((a >= b) | jnp.isnan(b), a, b))(jnp.fmax)
 _fmin = differentiated_as(lambda a, b: jnp.where((a <= b) | jnp.isnan(b), a, b))(jnp.fmin)
 _XLOGY = "xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other"
@@ -329,8 +346,8 @@ _elementwise("fmax", _fmax)
 _elementwise("fmin", _fmin)
 _elementwise("heaviside", lambda x, v: jnp.where(x == 0, v, (x > 0).astype(v.dtype)))  # NaN: 0
 _elementwise("logaddexp", logaddexp)
-_elementwise("gcd", jnp.gcd)
-_elementwise("lcm", jnp.lcm)
+_elementwise("gcd", _gcd)
+_elementwise("lcm", _lcm)
 _elementwise("hypot", jnp.hypot)
 _elementwise("logaddexp2", jnp.logaddexp2)
 _elementwise("igamma", igamma)
