@@ -113,21 +113,21 @@ class Kernel:
         def launch(signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             entry: Any = entries.get(signature)
             form, recorder = None if entry is None else entry.tensor, ACTIVE.recorder
-            runs = recorder is None
-            if not form or ACTIVE.tracer or not runs and recorder.recording.at_once:
+            at_once = recorder is not None and recorder.recording.at_once
+            if not form or at_once or ACTIVE.tracer is not None:
                 return slowly(signature, memories, args, kwargs)
             try:
-                if runs:
+                if recorder is None:
                     entry.uses += 1
                     with x64():
                         array = entry.run.call(*memories)
                 else:
-                    array = record(entry, signature, memories, args, kwargs)
-                    array = array[0] if type(array) is list else array
+                    found = record(entry, signature, memories, args, kwargs)
+                    array = found[0] if type(found) is list else found  # a node, or it has run
             except tracers.TracedElsewhere as error:
                 return self._again(error, args, kwargs)
             except Exception as error:
-                if not runs:
+                if recorder is not None:
                     raise
                 return self._failed(error, signature, memories, args, kwargs)
             tensor = _create(*form)
