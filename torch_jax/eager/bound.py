@@ -73,21 +73,19 @@ def drop(kernel: Any, key: tuple) -> None:
 
 
 def _drop_idle(kernels: list[Any], staying: int) -> int:
-    """Drop entries until ``staying`` are left; return how many there are then."""
-    entries = [(kernel, key, e) for kernel in kernels for key, e in list(kernel.cache.items())]
+    """Drop entries until ``staying`` are left; return how many there are then.
 
-    def worth(one: tuple[Any, tuple, Any]) -> tuple:
-        """Return less of those not called since the last drop, then of those with fewer calls.
-
-        A loop over new shapes has such ones; of two alike the older one is less.
-        """
-        entry = one[2]
-        return entry.uses > _before.get(entry.serial, 0), entry.uses, entry.serial
-
-    entries.sort(key=worth)
+    First go those not called since the last drop, then those with the fewest calls, as in a loop
+    over new shapes; of two alike the older one.
+    """
+    entries = sorted(
+        (entry.uses > _before.get(entry.serial, 0), entry.uses, entry.serial, kernel, key)
+        for kernel in kernels
+        for key, entry in list(kernel.cache.items())
+    )
     gone = max(0, len(entries) - staying)  # some may have been dropped one by one before
-    for kernel, key, _ in entries[:gone]:
+    for *_, kernel, key in entries[:gone]:
         drop(kernel, key)
     _before.clear()
-    _before.update((entry.serial, entry.uses) for *_, entry in entries[gone:])
+    _before.update((serial, uses) for _, uses, serial, *_ in entries[gone:])
     return len(entries) - gone
