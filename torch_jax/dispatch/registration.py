@@ -19,7 +19,7 @@ from torch_jax.memory import shared
 from torch_jax.ops.registry import TABLE
 
 # Views that PyTorch has for each device by itself; these are frequent, others come by the fallback.
-_VIEWS = ("view", "_reshape_alias")
+VIEWS = ("view", "_reshape_alias")
 
 _libraries: list[torch.library.Library] = []  # a registration lives as long as these
 
@@ -31,7 +31,7 @@ def install() -> None:
     library = torch.library.Library("aten", "IMPL")
     # The doors of waking are registered at `import torch`. Operators of other libraries may be
     # defined later, and arrive at the fallback.
-    names = [name for name in served_names() if name not in waking.DOORS] + [*_VIEWS]
+    names = [name for name in served_names() if name not in waking.DOORS] + [*VIEWS]
     pytorch.register(library, names, ladder.door, "PrivateUse1")
     _libraries.extend((library, _own_operators(), _above_autograd(), autocast.install()))
     _libraries.extend(sparse.install())
