@@ -8,6 +8,11 @@ import pytest
 
 from tests.support.processes import output
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt"),
+]
+
 PROGRAM = """
 import resource, sys
 import torch
@@ -25,8 +30,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
 def test_a_program_finds_the_pages_of_the_call_before():
     """64 megabytes are 16,384 pages: each call touches as many."""
     faults = {
@@ -38,7 +41,7 @@ def test_a_program_finds_the_pages_of_the_call_before():
 
 GROWTH = """
 import ctypes
-import torch, torch_jax
+import torch_jax
 from torch_jax.core import heap
 
 def resident():
@@ -60,8 +63,6 @@ print(resident() - before)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
 def test_free_blocks_go_back_to_the_kernel_where_the_heap_has_grown():
     """One of eight blocks of 64 megabytes is in use."""
     assert int(output("-c", GROWTH, new=True)) < 100

@@ -27,7 +27,7 @@ class Launch:
     def __init__(self, observer: Observer, left: LeftBehind):
         graph, storages = observer.graphs[0], observer.storages
         self._program, self._where = graph.program, observer.history.where
-        places = graph.places()
+        places = graph.program.places
         self._checks: list[Any] = [(places[flag.index], *error) for flag, *error in observer.checks]
         self._others = [one for one in graph.sources if not isinstance(one, OfStorage)]
         others = iter(range(len(self._others)))

@@ -47,10 +47,6 @@ class Graph(NamedTuple):
     sources: list[Any]  # where each array that it is given comes from
     program: Any  # compiled for it; None where its operators ran one by one
 
-    def places(self) -> dict[int, int]:
-        """Return the places of results among what the program gives."""
-        return {node: at for at, node in enumerate(self.program.outputs)}
-
 
 class Refusal(NamedTuple):
     """Why later calls cannot skip the Python; ``is_of_first``: perhaps the first call's alone."""

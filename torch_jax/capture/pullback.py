@@ -88,7 +88,7 @@ class Pullback:
         self._sources = list(map(observer.storages.source, arrays))
         self._numbers = Numbers(observer.draws, state, numbers)
         # the results of the forward pass that it needs, each with its place in the program's
-        places = observer.graphs[0].places()
+        places = observer.graphs[0].program.places
         residuals = sorted({s.node for s in self._sources if isinstance(s, OfResult)})
         self._residuals = [(node, places[node]) for node in residuals]
         # the place of each gradient's memory among the results, or the gradient of a result itself

@@ -37,7 +37,7 @@ class Replay:
         self.gradients = Gradients(left.gradients, left.result)
         self.guards = Guards(observer, left)
         self._launch = Launch(observer, left)
-        self._new = list(map(graph.places().__getitem__, left.new))
+        self._new = list(map(graph.program.places.__getitem__, left.new))
 
     def sizes(self) -> dict[str, int]:
         """Return how many tensors, memories and numbers the program takes, for ``explain``."""

@@ -30,7 +30,6 @@ _CPU = torch.device("cpu")
 _cpu_empty = torch.ops.aten.empty_strided.default._op
 _cpu_copy = torch.ops.aten._to_copy.default._op
 _cpu_write = torch.ops.aten.copy_.default._op
-_meta_as_strided = pytorch.redispatched(torch.ops.aten.as_strided.default, pytorch.META_KEYS)
 
 # Operators that only copy elements within the device, as PyTorch's own kernels do.
 COPIES = frozenset(("clone", "_local_scalar_dense"))
@@ -350,7 +349,7 @@ def as_strided(self, size, stride, storage_offset=None) -> torch.Tensor:
             f"itemsize {self.dtype.itemsize} requiring a storage size of {needed} are out of "
             f"bounds for storage of size {nbytes}"
         )
-    return _meta_as_strided(self, size, stride, offset)
+    return storage.restride(self, size, stride, offset)
 
 
 @kernel("as_strided_scatter")

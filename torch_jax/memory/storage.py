@@ -31,7 +31,8 @@ from torch_jax.memory import dtypes, geometry, sharding, windows
 # Types of tensors that behave as PyTorch says; subclasses may not.
 PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 
-_as_strided = pytorch.redispatched(torch.ops.aten.as_strided.default, pytorch.META_KEYS)
+# The alias of a tensor with another size, stride and offset; bounds are not checked.
+restride = pytorch.redispatched(torch.ops.aten.as_strided.default, pytorch.META_KEYS)
 
 
 def is_jax_storage(storage: Any) -> bool:
@@ -62,11 +63,6 @@ def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
     if array.size == 0:  # C++ counts a length of zero as zero here, elsewhere as one
         return restride(tensor, array.shape, geometry.row_major(array.shape), 0)
     return tensor
-
-
-def restride(tensor: torch.Tensor, size, stride, offset: int) -> torch.Tensor:
-    """Return an alias of ``tensor`` with another geometry; bounds are not checked."""
-    return _as_strided(tensor, size, stride, offset)
 
 
 def storage_of(array: jax.Array) -> torch.UntypedStorage:

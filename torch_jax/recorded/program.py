@@ -115,6 +115,11 @@ class Program:
         )
         self._call: Any = self._giving(())
 
+    @functools.cached_property
+    def places(self) -> dict[int, int]:
+        """Return the places of results among its outputs, by their numbers."""
+        return {node: at for at, node in enumerate(self.outputs)}
+
     def compile(self, given: Numbered) -> float:
         """Compile for what the first call will be given; returns how many seconds that took."""
         with x64(), progress.program("a recorded graph"):

@@ -68,10 +68,9 @@ def like(r: Random) -> Call:
     """Fills and draws like a tensor, in its strides."""
     x = tensor(r, sizes(r, r.randint(0, 4)), r.choice(DTYPES))._replace(grad=False)
     name = r.choice(("zeros", "ones", "empty", "full", "rand", "randn", "randint"))
-    made = call(f"torch.{name}_like", x, *{"full": (2,), "randint": (1, 6)}.get(name, ()))
-    option = some(r, dtype=Code(f"torch.{r.choice(DTYPES)}"))
-    text = f"{made.expression[:-1]}{''.join(f', {n}={v!r}' for n, v in option.items())})"
-    made = made._replace(expression=text)
+    args: tuple = {"full": (2,), "randint": (1, 6)}.get(name, ())
+    options = some(r, dtype=Code(f"torch.{r.choice(DTYPES)}"))
+    made = call(f"torch.{name}_like", x, *args, **options)
     return made if name in ("zeros", "ones", "full") else _form(made)
 
 
