@@ -62,14 +62,14 @@ def test_recorded(entry, record):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         cases = samples(entry, dtype)
-        before = COUNTS.graphs
+        before = COUNTS.counted["graphs"]
         with torch_jax.lazy():
             for question in QUESTIONS:
                 for number, case in enumerate(cases):
                     asked = CHECKS[question].parts(entry, case, number)
                     called = _told(failures, question, number, asked)
                     begun += [(question, number, asked)] * called
-            early = COUNTS.graphs - before
+            early = COUNTS.counted["graphs"] - before
         for question, number, asked in begun:
             _told(failures, question, number, asked)
     if entry.full_name not in OTHER_LAYOUTS:

@@ -28,9 +28,9 @@ def _is_recorded(go_back: Callable[[torch.Tensor, torch.Tensor], Any]) -> bool:
     """Whether a backward pass that comes after a compiled function is run as one program."""
     weight = ones(2).requires_grad_()
     loss = torch_jax.jit(lambda: (weight * 2).sin().sum())()
-    before = metrics.COUNTS.operators
+    before = metrics.COUNTS.counted["operators"]
     go_back(loss, weight)
-    return metrics.COUNTS.operators > before
+    return metrics.COUNTS.counted["operators"] > before
 
 
 @need("torch._is_all_true")

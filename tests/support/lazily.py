@@ -32,10 +32,10 @@ class Did:
 @contextlib.contextmanager
 def counted() -> Iterator[Did]:
     """A block, what is recorded in it counted."""
-    did, before, programs = Did(), torch_jax.metrics(), COUNTS.compiles
+    did, before, programs = Did(), torch_jax.metrics(), COUNTS.counted["compiles"]
     yield did
     now = torch_jax.metrics()
-    did.compiles = COUNTS.compiles - programs
+    did.compiles = COUNTS.counted["compiles"] - programs
     did.graphs = now["graphs"] - before["graphs"]
     lines = {
         line: count - before["early_syncs"].get(line, 0)

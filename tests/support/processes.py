@@ -11,6 +11,7 @@ import ctypes
 import functools
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,15 +35,28 @@ def environment(changes: dict[str, str | None]) -> dict[str, str]:
 
 
 def run(*arguments: str, **variables: str | None) -> Done:
-    """Run Python with these arguments in a new process, at the root of the repository."""
-    return subprocess.run(
+    """Run Python with these arguments in a new process, at the root of the repository.
+
+    Where it, or a child that has its streams, takes too long, the error has their stacks.
+    """
+    process = subprocess.Popen(
         [sys.executable, *arguments],
-        env=environment(variables),
-        capture_output=True,
+        env=environment(variables | {"PYTHONFAULTHANDLER": "1"}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=SECONDS,
         cwd=ROOT,
+        process_group=0,
     )
+    with process:
+        try:
+            texts = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            state = process.poll()
+            os.killpg(process.pid, signal.SIGABRT)  # faulthandler prints the stacks
+            stacks = process.communicate(timeout=30)[1][-4000:]
+            raise AssertionError(f"too long: {arguments[:3]} ({state}): {stacks}") from None
+    return Done(process.args, process.returncode, *texts)
 
 
 def forked(*arguments: str, **variables: str | None) -> Done:

@@ -143,6 +143,10 @@ def what_jax_holds() -> Any:
     return clients, parts, getattr(mlir, "global_thread_pool", None)
 
 
+# Looked up here: in a fork, a thread that is missing may hold the loader's lock.
+_exit, _on_exit = (getattr(ctypes.CDLL(None), name, None) for name in ("_exit", "on_exit"))
+
+
 def leave_jax_behind(held: Any) -> None:
     """Never free JAX's objects of the parent in a forked child, and end without its clean-up.
 
@@ -154,9 +158,8 @@ def leave_jax_behind(held: Any) -> None:
         function = getattr(sys.modules.get(module), name, None)
         if function is not None:
             atexit.unregister(function)
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # glibc: end before the destructors of C++, with the exit status
-        libc.on_exit(libc._exit, None)
+    if _on_exit is not None:  # glibc: end before the destructors of C++, with the exit status
+        _on_exit(_exit, None)
 
 
 def native(compiled: Any) -> Callable[..., Any]:

@@ -50,7 +50,7 @@ class Explanation(NamedTuple):
         """Return how long XLA took to compile them."""
         return self.programs.compile_seconds
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = []
         if self.recorded:
             lines.append(f"{self.recorded} calls were recorded: {self.recorded_programs}")
@@ -64,9 +64,6 @@ class Explanation(NamedTuple):
         lines += [f"  Python ran again: {reason}" for reason in self.reasons]
         lines += [f"  {note}" for note in self.notes]
         return f"{self.name}: " + ("\n  ".join(lines) or "not called yet")
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 class History(Listener):

@@ -33,8 +33,7 @@ def metrics() -> dict[str, Any]:
       ``graphs``: recordings that were run, ``hits`` of which found a program.
       ``compiles`` and ``compile_seconds``: programs that XLA compiled, for operators, recordings
       and whole functions. ``loaded`` and ``load_seconds``: those that were on disk. ``shared``:
-      new calls that needed neither, since an executable of this process served them, or NumPy
-      computed them.
+      new calls that needed neither, since an executable of this process served them.
       ``wait_seconds``: time spent waiting for values. ``bytes_to_device``, ``bytes_to_host``:
       copied. ``cpu_fallbacks``: how often operators ran on the CPU, by name.
       ``early_syncs``: how often a recording was run because Python read a value, by the line
@@ -46,9 +45,9 @@ def metrics() -> dict[str, Any]:
     to_device, to_host, seconds = TRAFFIC.sums()
     return {
         "operators": max(bound.calls() - _Before.calls, 0),
-        "recorded": COUNTS.operators,
-        "graphs": COUNTS.graphs,
-        "hits": COUNTS.hits,
+        "recorded": COUNTS.counted["operators"],
+        "graphs": COUNTS.counted["graphs"],
+        "hits": COUNTS.counted["hits"],
         **_programs().by_name(),
         "wait_seconds": seconds,
         "bytes_to_device": to_device,
@@ -103,7 +102,5 @@ def report() -> str:
 
 def _counted(title: str, counts: dict[str, int]) -> list[str]:
     """Return lines of a table, the most frequent first."""
-    if not counts:
-        return []
-    rows = sorted(counts.items(), key=lambda row: -row[1])
-    return [title, *(f"  {count:6,} x {what}" for what, count in rows)]
+    rows = [f"  {count:6,} x {what}" for what, count in Counter(counts).most_common()]
+    return [title, *rows] if rows else []

@@ -225,18 +225,3 @@ def convolution_backward_overrideable(grad_output, input, weight, *geometry_and_
     """Do ``convolution_backward`` as ``torch._convolution`` calls it."""
     gradients = convolution_backward(grad_output, input, weight, None, *geometry_and_mask)
     return tuple(g if g is None else g.astype(grad_output.dtype) for g in gradients)
-
-
-@op("conv_tbc", products=True)
-def conv_tbc(self, weight, bias, pad=0):
-    """Convolve (time, batch, channel) in one dimension with a (window, in, out) kernel."""
-    out = lax.conv_general_dilated(
-        self,
-        weight,
-        (1,),
-        [(pad, pad)],
-        dimension_numbers=("WNC", "WIO", "WNC"),
-        precision=precision(self.dtype, "conv"),
-        preferred_element_type=opmath(self.dtype),
-    )
-    return out + bias.astype(out.dtype)

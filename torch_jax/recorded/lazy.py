@@ -5,6 +5,7 @@ With the setting ``mode`` a thread records from its first use of the device on.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -54,11 +55,6 @@ def lazy() -> AbstractContextManager[None]:
     return _recording("lazy")
 
 
-def observed(listener: Listener) -> AbstractContextManager[None]:
-    """Record as a block of :func:`lazy`, unless within one; the listener hears of each graph."""
-    return _recording("lazy", listener)
-
-
 def fused() -> AbstractContextManager[None]:
     """Run this thread's operators in groups, with no :func:`sync`.
 
@@ -95,6 +91,10 @@ def _recording(mode: str, listener: Listener = SILENT) -> Iterator[None]:
             recorder.flush()
         finally:
             recorder.listener = SILENT
+
+
+# Records as a block of :func:`lazy`, unless within one; the listener hears of each graph.
+observed = functools.partial(_recording, "lazy")
 
 
 def is_recording() -> bool:

@@ -31,36 +31,27 @@ class Counts:
         self.clear()
 
     def clear(self) -> None:
-        self.operators = 0  # that were recorded and run
-        self.graphs = 0  # recordings that were run
-        self.hits = 0  # those of them that ran a program of an earlier one
-        self.compiles = 0  # programs that were made for them
+        # ``operators`` that were recorded and run, ``graphs`` of them, ``hits`` of programs of
+        # earlier graphs, and ``compiles`` of programs
+        self.counted: Counter[str] = Counter()
         # values that were looked at before they were computed, by line of the user's code
         self.early: Counter[str] = Counter()
-        # why programs were made, the latest ones
-        self.explanations: deque[str] = deque(maxlen=EXPLANATIONS_KEPT)
+        self.explanations: deque[str] = deque(maxlen=EXPLANATIONS_KEPT)  # of ``compiles``
 
-    def ran(self, operators: int) -> None:
+    def add(self, **more: int) -> None:
         with self._lock:
-            self.operators += operators
-            self.graphs += 1
-
-    def found(self) -> None:
-        with self._lock:
-            self.hits += 1
+            self.counted.update(more)
 
     def looked_at(self) -> None:
         """Count a look at a value that is not computed yet, for which a recording runs early."""
-        line = tracers.user_line()
         with self._lock:
-            self.early[line] += 1
+            self.early[tracers.user_line()] += 1
 
     def compiled(self, explanation: str, seconds: float) -> None:
         """Count and log a new program, with the reason."""
         log.LOGGER.info("compiled %s (in %.2f s)", explanation, seconds)
-        with self._lock:
-            self.compiles += 1
-            self.explanations.append(explanation)
+        self.add(compiles=1)
+        self.explanations.append(explanation)
 
 
 COUNTS = Counts()

@@ -337,12 +337,9 @@ def narrow(jaxpr: Any) -> frozenset[int]:
     )
 
 
-def _references(held: list[Any]) -> list[int]:
-    return list(map(sys.getrefcount, held))
-
-
+_references = functools.partial(map, sys.getrefcount)
 _log = [(object(),)]
-_ALONE = _references(list(chain.from_iterable(_log)))[0]  # of an object that only a log holds
+_ALONE = next(_references(list(chain.from_iterable(_log))))  # of an object that only a log holds
 
 
 def live(nodes: list[Any]) -> tuple[int, ...]:

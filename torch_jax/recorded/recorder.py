@@ -89,7 +89,7 @@ class Recording:
         state, nodes, numbers, arrays = self.written_down()
         if not self.operators:
             return
-        COUNTS.ran(self.operators)
+        COUNTS.add(operators=self.operators, graphs=1)
         if live(nodes):
             self._compute(state, nodes, numbers, arrays)
         path.cut()
@@ -151,7 +151,7 @@ class Recording:
         if state.runs < program.from_run:
             return None
         if not is_new:
-            COUNTS.found()
+            COUNTS.add(hits=1)
         program.wait()
         return program
 
