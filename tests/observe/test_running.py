@@ -63,7 +63,7 @@ def redirected():
 def printed(name: str, *arguments: str) -> str:
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
-        assert script.run(str(SCRIPTS / f"{name}.py"), list(arguments)) == 0
+        assert script.run([str(SCRIPTS / f"{name}.py"), *arguments], False) == 0
     return text.getvalue()
 
 
@@ -157,7 +157,7 @@ def test_the_end_of_a_script(tmp_path, as_a_program, capsys):
         ("import pickle\nclass A: pass\npickle.loads(pickle.dumps(A()))", 0, ""),
     ):
         file.write_text(text)
-        assert script.run(str(file), []) == status, text
+        assert script.run([str(file)], False) == status, text
         err = capsys.readouterr().err
         assert err.startswith(said) or err.endswith(said), (text, err)
         assert "script.py" not in err.replace(str(file), "")
@@ -165,8 +165,8 @@ def test_the_end_of_a_script(tmp_path, as_a_program, capsys):
     package.mkdir()
     (package / "__main__.py").write_text("import sys; print(sys.argv[1:], __spec__ is not None)")
     sys.path.insert(0, str(tmp_path))
-    assert script.run("package_of_ends", ["--lr", "3"], is_module=True) == 0
-    assert script.run(str(package), ["a"]) == 0
+    assert script.run(["package_of_ends", "--lr", "3"], True) == 0
+    assert script.run([str(package), "a"], False) == 0
     assert capsys.readouterr().out.splitlines() == ["['--lr', '3'] True", "['a'] True"]
 
 

@@ -294,10 +294,9 @@ class ProcessGroup(_Base):
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give all processes the tensors of all, a list for each process."""
-        by_tensor = [list(tensors) for tensors in zip(*outputs, strict=True)]
         if not _is_on_device(outputs, inputs):
             return self._on_host("allgather_coalesced", (outputs, inputs), outputs, opts)
-        return self.allgather(by_tensor, inputs, opts)
+        return self.allgather(list(map(list, zip(*outputs, strict=True))), inputs, opts)
 
     def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Give all processes the tensors of all, in one tensor."""

@@ -14,7 +14,7 @@ from jax import lax
 
 from torch_jax import target
 from torch_jax.ops.precision import precision
-from torch_jax.ops.promotion import category, opmath
+from torch_jax.ops.promotion import category, opmath, promote, result_type
 from torch_jax.ops.reduction import sum_dim
 from torch_jax.ops.registry import op
 
@@ -148,6 +148,19 @@ def addmv(self, mat, vec, *, beta=1, alpha=1):
 
 op("dot", products=True)(lambda self, tensor: dot(self, tensor, ((0,), (0,))))
 op("vdot", products=True)(lambda self, other: dot(self.conj(), other, ((0,), (0,))))
+
+
+@op("addr", static=_SCALARS)
+def addr(self, vec1, vec2, *, beta=1, alpha=1):
+    """Add ``beta * self`` and ``alpha`` times the outer product; for bool, ``or`` and ``and``."""
+    dtype = result_type(self, vec1, vec2)
+    self, vec1, vec2 = promote(self, vec1, vec2)
+    if category(dtype) == 0:
+        outer = (vec1[:, None] & vec2) if alpha else jnp.zeros((len(vec1), len(vec2)), bool)
+        return outer | self if beta else outer
+    vec1 = vec1.astype(opmath(dtype))
+    outer = (vec1 if alpha == 1 else vec1 * alpha)[:, None] * vec2.astype(opmath(dtype))
+    return _blend(self, outer, beta, 1)
 
 
 op("_int_mm")(lambda self, mat2: lax.dot(self, mat2, preferred_element_type=jnp.int32))

@@ -23,15 +23,8 @@ from torch_jax.device import device_module
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.recorded import lazy
 
-_OPERATIONS: dict[str, Any] = {
-    "sum": dist.ReduceOp.SUM,
-    "mul": dist.ReduceOp.PRODUCT,
-    "and": dist.ReduceOp.BAND,
-    "or": dist.ReduceOp.BOR,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-}
-REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = _OPERATIONS
+_NAMES = {"sum": "SUM", "mul": "PRODUCT", "and": "BAND", "or": "BOR", "min": "MIN", "max": "MAX"}
+REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = _NAMES
 _step = threading.local()  # ``closures``: functions that a thread has put off to its step's end
 
 
@@ -154,7 +147,7 @@ def all_reduce(
     tensors = [inputs.detach().clone()] if is_one else list(inputs)
     if world.size() > 1:
         options = dist.distributed_c10d.AllreduceCoalescedOptions()
-        options.reduceOp = _OPERATIONS[reduce_type]
+        options.reduceOp = getattr(dist.ReduceOp, _NAMES[reduce_type])
         _run("allreduce_coalesced", tensors, options)
     if scale != 1.0:
         with torch.no_grad():

@@ -87,6 +87,6 @@ def _run(program: list[str], given: argparse.Namespace, found: Any) -> int:
 
     hook = register_optimizer_step_pre_hook(before_step)
     try:
-        return script.run(program[0], program[1:], given.module is not None, ends_by=_Enough)
+        return script.run(program, given.module is not None, ends_by=_Enough)
     finally:
         hook.remove()

@@ -157,7 +157,7 @@ def answer(given: argparse.Namespace) -> int:
     if not program:
         return 2
     with Profiling() as profiling:
-        status = script.run(program[0], program[1:], is_module=given.module is not None)
+        status = script.run(program, given.module is not None)
     found = profiling.profile(program[0], 1, is_script=True)
     if given.report:
         lists = {n: [one._asdict() for one in vars(found)[n]] for n in ("kernels", "lines")}

@@ -35,7 +35,7 @@ def answer(given: argparse.Namespace) -> int:
         os.environ[costs.VARIABLE] = folder
         costs.listen()
         start = time.perf_counter()
-        status = script.run(program[0], program[1:], is_module=given.module is not None)
+        status = script.run(program, given.module is not None)
         seconds = time.perf_counter() - start
         costs.stop()
         report = page.summary(costs.together(costs.gathered(folder)), program[0], seconds, status)

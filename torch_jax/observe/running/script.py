@@ -35,18 +35,13 @@ def named(given: argparse.Namespace) -> list[str]:
     return program
 
 
-def run(
-    target: str,
-    arguments: list[str],
-    is_module: bool = False,
-    ends_by: type[BaseException] | None = None,
-) -> int:
+def run(program: list[str], is_module: bool, ends_by: type[BaseException] | tuple = ()) -> int:
     """Run a file, a folder with a ``__main__.py``, or a module; returns the exit status.
 
     An error is printed as Python prints it, except ``ends_by``, which ends the script well. Threads
     that are no daemons are waited for.
     """
-    sys.argv[:] = [target, *arguments]
+    sys.argv[:], target = program, program[0]
     status, before = 0, set(threading.enumerate())
     try:
         if is_module:
@@ -59,9 +54,9 @@ def run(
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
         if not isinstance(error.code, int | None):
             print(error.code, file=sys.stderr)
+    except ends_by:
+        return 0
     except BaseException as error:
-        if ends_by is not None and isinstance(error, ends_by):
-            return 0
         error.__traceback__ = _own(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         status = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
