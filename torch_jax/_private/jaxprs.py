@@ -54,6 +54,15 @@ def _barrier(aval: Any) -> Any:
     return jax.make_jaxpr(jax.lax.optimization_barrier)(form)
 
 
+def mentions(jaxpr: Any, part_of_name: str) -> bool:
+    """Return whether an equation of a jaxpr, at any depth, is of a primitive of this name."""
+    return any(
+        part_of_name in eqn.primitive.name
+        or any(mentions(inner, part_of_name) for inner in core.jaxprs_in_params(eqn.params))
+        for eqn in jaxpr.eqns
+    )
+
+
 _CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",

@@ -29,6 +29,7 @@ class Launch:
         self._program, self._where = graph.program, observer.history.where
         places = graph.program.places
         self._checks: list[Any] = [(places[flag.index], *error) for flag, *error in observer.checks]
+        self._sources, self.proved = graph.sources, observer.proved
         self._others = [one for one in graph.sources if not isinstance(one, OfStorage)]
         others = iter(range(len(self._others)))
         # of each array that the program is given: the place of its storage, ``~`` of the others
@@ -44,6 +45,16 @@ class Launch:
         self._lending = lent, [Lent(array.shape, array.dtype) for array in arrays], results
         many = len(places) > ARRAYS_WORTH_CALM
         self._calm: Callable[[], Any] = no_collection if many else contextlib.nullcontext
+
+    def proves(self, leaves: Sequence[Any], storages: list[Any]) -> bool:
+        """Return whether the checks that the program leaves out hold for the arrays of a call."""
+
+        def array(at: int) -> Any:
+            source = self._sources[at]
+            is_stored = isinstance(source, OfStorage)
+            return memory_in(storages[source.at]) if is_stored else source.read(leaves)
+
+        return all(one.holds({at: array(at) for at in one.given}) for one in self.proved)
 
     def run(self, leaves: Sequence[Any], storages: list, numbers: tuple[Any, Any]) -> list[Any]:
         """Run the program, and put back what it has written; returns its outputs."""

@@ -81,6 +81,7 @@ class Observer(Listener):
         self.wanted: dict[int, torch.Tensor] = {}  # older ones that may want gradients, by id
         self.modules: dict[int, torch.nn.Module] = {}  # that were called, by id
         self.graphs: list[Graph] = []  # that were recorded and run
+        self.proved: list[Any] = []  # checks that hold for the arrays of the call
         # truth values of the graph, each with the error to raise where it is false
         self.checks: list[tuple[Any, str, type[Exception]]] = []
         self.let_go: list[torch.Tensor] = []  # whose memories are not read after the call
@@ -185,6 +186,11 @@ class Observer(Listener):
     def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
         """Note a truth value that is false where an index is out of range."""
         self.checks.append((flag, message, kind))
+
+    def proves(self, check: Any, arrays: list[Any]) -> bool:
+        holds = super().proves(check, arrays)
+        self.proved += [check] * holds
+        return holds
 
     def may_take(self, arrays: list[Any], dead: frozenset[int]) -> frozenset[int]:
         """Return which arrays a program may write over, beside dead ones those of ``let_go``."""

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from torch_jax._private import jax_core
-from torch_jax._private.jaxprs import core
+from torch_jax._private.jaxprs import core, mentions
 from torch_jax.core.x64 import x64_as
 
 _numbers = itertools.count()
@@ -60,15 +60,6 @@ def _jaxpr_of(function: Callable[..., Any], forms: Sequence[Any], wide: bool) ->
     """Return the jaxpr of a function of a user's."""
     with x64_as(wide):
         return jax.make_jaxpr(function)(*forms)
-
-
-def mentions(jaxpr: Any, part_of_name: str) -> bool:
-    """Return whether an equation of a jaxpr, at any depth, is of a primitive of this name."""
-    return any(
-        part_of_name in eqn.primitive.name
-        or any(mentions(inner, part_of_name) for inner in core.jaxprs_in_params(eqn.params))
-        for eqn in jaxpr.eqns
-    )
 
 
 class Program:

@@ -29,11 +29,10 @@ import jax
 import numpy as np
 import torch
 
-from torch_jax._private.jaxprs import core
+from torch_jax._private.jaxprs import core, mentions
 from torch_jax.budgets import ELEMENTS_OF_A_SMALL_CONSTANT, OBJECTS_OF_A_FUNCTION
 from torch_jax.core.user_code import is_library
 from torch_jax.dispatch.call_jax import Given
-from torch_jax.dispatch.jax_programs import mentions
 
 
 class NotUnderstood(Exception):

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from torch_jax._private import jax_core, pytorch
+from torch_jax._private.jaxprs import mentions
 from torch_jax.budgets import STATES_WITH_ARRAYS
 from torch_jax.core import errors, numbers, trees, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import call_jax as operator
-from torch_jax.dispatch import jax_programs
 from torch_jax.dispatch.call_jax import Given, Recent, Traced
 from torch_jax.interop import function_state, names
 from torch_jax.interop.function_state import identities_of, state_of
@@ -132,7 +132,7 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
                 "at each call: return the value in place of keeping it, or call back to Python "
                 "with jax.debug.callback or jax.experimental.io_callback"
             )
-        calls_back = jax_programs.mentions(traced.program.closed.jaxpr, "callback")
+        calls_back = mentions(traced.program.closed.jaxpr, "callback")
         kept = traced, identities_of(function, given.static) if calls_back else None
         traces.keep(form, kept)
     return kept[0]

@@ -45,12 +45,12 @@ class Check:
         parts = [(self._sources, self.part), *((step.sources, step.body) for _, step in making)]
         pairs = (zip(sources, of.jaxpr.in_avals, strict=True) for sources, of in parts)
         operands = itertools.chain.from_iterable(pairs)
-        self._given = {one.at for one, aval in operands if isinstance(one, Given) and _whole(aval)}
+        self.given = {one.at for one, aval in operands if isinstance(one, Given) and _whole(aval)}
         self._proved: dict[int, Interval] = {}  # the widest intervals of these that it holds for
 
-    def holds(self, arrays: Sequence[Any]) -> bool:
+    def holds(self, arrays: Any) -> bool:
         """Return whether it holds for arrays, by their least and greatest, without a program."""
-        given = {at: _of_value(arrays[at]) for at in self._given}
+        given = {at: _of_value(arrays[at]) for at in self.given}
         wider = {at: _hull(one, self._proved.get(at, one)) for at, one in given.items()}
         if wider == self._proved:
             return bool(wider)
