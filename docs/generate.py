@@ -161,7 +161,7 @@ def _named(name: str, module: str) -> str:
 OPERATORS = """\
 # Operators
 
-Made by `make docs`; `python -m torch_jax ops aten.dropout` shows the operators that a call runs.
+Made by `make docs`; `python -m torch_jax ops aten.dropout` says what serves an operator.
 
 ## By rung of the lookup ladder
 

@@ -96,8 +96,8 @@ NOT_CARRIED: dict[str, str] = {
     "torch_xla.utils.gcsfs": "fsspec, or etils.epath, opens files of cloud storage",
     "torch_xla.utils.utils.*": "it is PyTorch/XLA's own",
     "torchax.*": "docs/migrate.md lists those that are, and replacements of the rest",
-    "torchax.decompositions": "PyTorch's own decompositions serve; `python -m torch_jax ops NAME` "
-    "shows which operators a call runs",
+    "torchax.decompositions": "PyTorch's own decompositions serve; `python -m torch_jax ops` "
+    "--call shows the operators that a call runs",
     "torchax.device_module": "torch.jax is the module of the device",
     "torchax.ops.*": "the table of operators is torch_jax's own; an operator is replaced by "
     "torch_jax.default_env().override",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,46 +91,3 @@ def place(function: Any) -> str:
     root = Path(__file__).parent.parent.parent
     path = Path(code.co_filename)
     return f"{path.relative_to(root) if root in path.parents else path}:{code.co_firstlineno}"
-
-
-_SHAPES = ((4, 4), (2, 3, 8, 8), (2, 4, 8), (2, 2, 4, 4, 4), (4, 4, 4, 4), (4,), ())
-_SIZES = ([2, 2], [1, 1], [4], [2], [4, 4], [1, 1, 1], [8, 8], [0])
-_DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
-_INDEX_NAMES = ("index", "indices", "target", "lengths", "offsets")
-
-
-def example(op: Any, training: bool) -> tuple[Any, ...] | None:
-    """Return positional arguments on the CPU for an operator, or None if none were found."""
-    for dtype, shape, size in itertools.product(_DTYPES, _SHAPES, _SIZES):
-        try:
-            args = tuple(
-                _argument(a, shape, size, dtype, training)
-                for a in op._schema.arguments
-                if not a.kwarg_only
-            )
-            with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")
-                op(*args)
-        except Exception:  # the operator's own refusal: try the next
-            continue
-        return args
-    return None
-
-
-def _argument(argument: Any, shape: tuple, size: list[int], dtype: Any, training: bool) -> Any:
-    kind = str(argument.real_type)
-    if argument.name in ("train", "training"):
-        return training
-    if argument.has_default_value():
-        return argument.default_value
-    if kind.startswith("Optional"):
-        return None
-    if "Tensor" in kind:
-        tensor = torch.ones(shape, dtype=dtype)
-        if argument.name in _INDEX_NAMES:
-            tensor = torch.zeros(shape[:1], dtype=torch.int64)
-        return [tensor, tensor] if kind.startswith("List") else tensor
-    if argument.name == "dim" and kind == "int":
-        return 0
-    values = {"int": 1, "SymInt": 1, "float": 0.5, "number": 2, "bool": False, "str": "none"}
-    return size if kind.startswith("List") else values.get(kind)

@@ -8,10 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
-from torch_jax._private import pytorch
-from torch_jax.core import errors
 from torch_jax.memory.storage import tensors_in
 from torch_jax.observe import operators, trace_ops
 
@@ -55,29 +52,7 @@ def _operator(name: str) -> Iterator[str]:
         yield f"  {answer.rung}: {operators.RUNGS[answer.rung]}"
         if answer.where:
             yield f"  {answer.where}"
-        if not op._schema.is_mutable:
-            for mode in ("training", "inference"):
-                yield from _example(op, mode)
         yield ""
-
-
-def _example(op: Any, mode: str) -> Iterator[str]:
-    training = mode == "training"
-    args = operators.example(op, training)
-    if args is None:
-        yield f"  {mode}: no example arguments found; give a call with --call"
-        return
-    yield f"  {mode}: {errors.describe_call(op, args, {})}"
-    moved = tree_map_only(torch.Tensor, lambda tensor: tensor.to(pytorch.DEVICE_TYPE), args)
-    for tensor in tensors_in(moved) if training else ():
-        tensor.requires_grad_(tensor.is_floating_point())
-    has_device = any(argument.name == "device" for argument in op._schema.arguments)
-    placed = {"device": pytorch.DEVICE_TYPE} if has_device else {}
-    with torch.set_grad_enabled(training):
-        try:
-            yield from _steps(lambda: op(*moved, **placed))
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            yield f"    the example fails, give a call with --call: {error}"
 
 
 def _steps(function: Callable[[], Any]) -> Iterator[str]:
