@@ -24,7 +24,6 @@ FACTS = {
     "interop.function_state": "_IS_HEAP_TYPE",
     "memory.generators": "_MASK",
     "observe.checking.page": "_GB _GIB",
-    "observe.operators": "_SHAPES",
     "observe.running.script": "_INTERRUPTED",
     "ops.activation": "_TANH_CUBIC",
     "ops.creation": "_EXACT",
