@@ -54,3 +54,16 @@ def test_what_is_out_of_range_raises_at_the_call(function):
         function(x)
     with torch_jax.lazy(), pytest.raises(expected.type):
         function(x.to("jax") + 0)
+
+
+def test_labels_of_which_some_mean_ignore_are_checked_without_the_graph():
+    scores = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    for label in (-100, 4, -100, 3):
+        labels = torch.tensor([0, 1, 2, 3, 4, 0, label])
+        with torch_jax.lazy():
+            with counted() as did:
+                loss = torch.nn.functional.cross_entropy(scores.to("jax") * 2, labels.to("jax")[1:])
+            assert did.graphs == 0
+        assert_same(loss, torch.nn.functional.cross_entropy(scores * 2, labels[1:]))
+    with torch_jax.lazy(), pytest.raises(IndexError, match="out of bounds"):
+        torch.nn.functional.cross_entropy(scores.to("jax"), (labels.to("jax") + 2)[1:])

@@ -29,7 +29,7 @@ class Launch:
         self._program, self._where = graph.program, observer.history.where
         places = graph.program.places
         self._checks: list[Any] = [(places[flag.index], *error) for flag, *error in observer.checks]
-        self._sources, self.proved = graph.sources, observer.proved
+        self._proved = observer.proved
         self._others = [one for one in graph.sources if not isinstance(one, OfStorage)]
         others = iter(range(len(self._others)))
         # of each array that the program is given: the place of its storage, ``~`` of the others
@@ -46,15 +46,15 @@ class Launch:
         many = len(places) > ARRAYS_WORTH_CALM
         self._calm: Callable[[], Any] = no_collection if many else contextlib.nullcontext
 
-    def proves(self, leaves: Sequence[Any], storages: list[Any]) -> bool:
+    def proves(self, call: Any, memories: Any) -> bool:
         """Return whether the checks that the program leaves out hold for the arrays of a call."""
+        storages = memories.of_call(call) if self._proved else []
 
         def array(at: int) -> Any:
-            source = self._sources[at]
-            is_stored = isinstance(source, OfStorage)
-            return memory_in(storages[source.at]) if is_stored else source.read(leaves)
+            at = self._order[at]
+            return memory_in(storages[at]) if at >= 0 else self._others[~at].read(call.leaves)
 
-        return all(one.holds({at: array(at) for at in one.given}) for one in self.proved)
+        return all(one.holds({at: array(at) for at in one.given}) for one in self._proved)
 
     def run(self, leaves: Sequence[Any], storages: list, numbers: tuple[Any, Any]) -> list[Any]:
         """Run the program, and put back what it has written; returns its outputs."""

@@ -50,9 +50,8 @@ class Replay:
         written = self._launch.written
         if why is None and any(is_fixed(written, part) for part in call.parts.values()):
             why = "it writes into what an argument is a part of"
-        if why is None and self._launch.proved:
-            if not self._launch.proves(call.leaves, self.memories.of_call(call)):
-                why = "an index is out of range, or may be"
+        if why is None and not self._launch.proves(call, self.memories):
+            why = "an index is out of range, or may be"
         return why
 
     def is_due(self, call: SortedCall) -> bool:

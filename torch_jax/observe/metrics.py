@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from torch_jax.core import compilations
-from torch_jax.core.compilations import NOTHING, Counts
+from torch_jax.core.compilations import NOTHING
 from torch_jax.core.costs import TRAFFIC
 from torch_jax.device.memory_report import readable
 from torch_jax.dispatch.cpu import FALLBACKS
@@ -48,7 +48,7 @@ def metrics() -> dict[str, Any]:
         "recorded": COUNTS.counted["operators"],
         "graphs": COUNTS.counted["graphs"],
         "hits": COUNTS.counted["hits"],
-        **_programs().by_name(),
+        **compilations.own().minus(_Before.programs).by_name(),
         "wait_seconds": seconds,
         "bytes_to_device": to_device,
         "bytes_to_host": to_host,
@@ -56,10 +56,6 @@ def metrics() -> dict[str, Any]:
         "early_syncs": dict(COUNTS.early),
         "explanations": list(COUNTS.explanations),
     }
-
-
-def _programs() -> Counts:
-    return compilations.own().minus(_Before.programs)
 
 
 def reset_metrics() -> None:
@@ -88,7 +84,7 @@ def report() -> str:
     lines = [
         f"{now['operators']:,} operators, {now['recorded']:,} of them recorded; "
         f"{now['graphs']:,} graphs run, {now['hits']:,} of them found",
-        str(_programs()),
+        str(compilations.own().minus(_Before.programs)),
         f"waited {now['wait_seconds']:.2f} s for values; "
         f"{readable(now['bytes_to_device'])} to the device, {readable(now['bytes_to_host'])} "
         "to the host",

@@ -4,20 +4,25 @@ A check of indices looks at values, and would run what is recorded. But the indi
 ``topk``, ``argmax`` or ``arange`` give cannot be out of range for any data: interval
 arithmetic over the jaxprs that made them proves it, once for a graph. On the CPU it is asked again
 at each call, with the least and the greatest of the arrays that the graph is given: labels that a
-step cuts out of its batch. What it cannot prove is checked with values.
+step cuts out of its batch. Where some mean "ignore", the check itself is computed of these arrays.
+What depends on other values is checked when these are known.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from torch_jax._private.jaxprs import called_once, core
+from torch_jax.compiler import options
+from torch_jax.core.x64 import x64
 from torch_jax.recorded.path import Constant, Given, Result, State
 
 # The least and the greatest of an array's elements; None for what are no integers.
@@ -47,18 +52,45 @@ class Check:
         operands = itertools.chain.from_iterable(pairs)
         self.given = {one.at for one, aval in operands if isinstance(one, Given) and _whole(aval)}
         self._proved: dict[int, Interval] = {}  # the widest intervals of these that it holds for
+        self._by_elements: Callable[[Any], Any] | None = None  # once intervals did not prove it
 
     def holds(self, arrays: Any) -> bool:
-        """Return whether it holds for arrays, by their least and greatest, without a program."""
-        given = {at: _of_value(arrays[at]) for at in self.given}
-        wider = {at: _hull(one, self._proved.get(at, one)) for at, one in given.items()}
-        if wider == self._proved:
-            return bool(wider)
-        for tried in (wider, given):
-            if self.holds_for(tried):
-                self._proved = tried
-                return True
-        return False
+        """Return whether it holds for arrays, by their least and greatest, or by their elements."""
+        if self._by_elements is None:
+            given = {at: _of_value(arrays[at]) for at in self.given}
+            wider = {at: _hull(one, self._proved.get(at, one)) for at, one in given.items()}
+            if wider == self._proved:
+                return bool(wider)
+            for tried in (wider, given):
+                if self.holds_for(tried):
+                    self._proved = tried
+                    return True
+            self._by_elements = self._program()
+        with x64():
+            return self._by_elements is not None and bool(self._by_elements(arrays))
+
+    def _program(self) -> Callable[[Any], Any] | None:
+        """Return the check as a program of a graph's arrays; None where it takes other values."""
+        made = (range(first, first + len(step.body.outs)) for first, step in self._making)
+        known = {*map(Given, self.given), *map(Result, itertools.chain(*made))}
+        sources = itertools.chain(self._sources, *(step.sources for _, step in self._making))
+        if not all(isinstance(one, Constant) or one in known for one in sources):
+            return None
+
+        @functools.partial(jax.jit, compiler_options=options.operator())
+        def check(given: dict[int, Any]) -> Any:
+            values: dict[Any, Any] = {Given(at): array for at, array in given.items()}
+
+            def of(jaxpr: Any, sources: Sequence[Any]) -> list[Any]:
+                operands = (s.value if isinstance(s, Constant) else values[s] for s in sources)
+                return core.jaxpr_as_fun(jaxpr)(*operands)
+
+            for first, step in self._making:
+                found = of(step.body.jaxpr, step.sources)
+                values |= {Result(at): one for at, one in enumerate(found, first)}
+            return of(self.part.jaxpr, self._sources)[0]
+
+        return lambda arrays: check({at: arrays[at] for at in self.given})
 
     def holds_for(self, given: dict[int, Interval]) -> bool:
         """Return whether it holds for all arrays between these integers, or for any arrays."""

@@ -14,7 +14,6 @@ import jax
 from torch_jax.core import waking
 from torch_jax.observe import metrics as own
 
-_TEXT = "explanations"
 metrics_report = own.report
 
 
@@ -44,7 +43,9 @@ metric_data = counter_value
 def metric_names() -> list[str]:
     """Return the names of counts by place or operator."""
     counted = own.metrics().items()
-    return [name for name, value in counted if name not in counter_names() and name != _TEXT]
+    return [
+        name for name, value in counted if name not in counter_names() and name != "explanations"
+    ]
 
 
 def executed_fallback_ops() -> list[str]:
@@ -55,16 +56,10 @@ def executed_fallback_ops() -> list[str]:
 clear_all = clear_counters = clear_metrics = own.reset_metrics
 
 
+StepTrace = jax.profiler.StepTraceAnnotation
 Trace = jax.profiler.TraceAnnotation
 stop_server = jax.profiler.stop_server
 stop_trace = jax.profiler.stop_trace
-
-
-class StepTrace(jax.profiler.StepTraceAnnotation):
-    """A block that is a step in the profile."""
-
-    def __init__(self, name: str, step_num: int = 0, **kwargs: Any):
-        super().__init__(name, step_num=step_num, **kwargs)
 
 
 def start_server(port: int, only_on_master: bool = True) -> Any:
