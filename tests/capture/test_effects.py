@@ -44,7 +44,45 @@ def gradients_that_add_up_until_somebody_drops_them(compile):
         yield add(ones(4, 3) * value), list(model.parameters())
 
 
+def gradients_of_others_that_are_read_clipped_and_returned(compile):
+    weight = nn.Parameter(ones())
+
+    def function():
+        norm = nn.utils.clip_grad_norm_([weight], 0.1)
+        weight.grad.mul_(2)
+        return norm, weight.grad * 3, weight.grad
+
+    function = compile(function)
+    for value in range(9):
+        if value in (2, 4, 5, 8):
+            weight.grad = None
+        (weight * value).sum().backward()
+        *found, gradient = function()
+        yield found, gradient.clone(), gradient is weight.grad
+
+
 # --- writes, views and aliases --------------------------------------------------------------------
+
+
+def parts_of_parameters_that_are_written_without_gradients(compile):
+    model = nn.Linear(3, 2).to("jax")
+
+    def function(x):
+        loss = model(x).square().sum()
+        loss.backward()
+        with torch.no_grad():
+            model.bias[0] += 1
+            row = model.weight[0]
+            row.mul_(0.9)
+            row.sub_(0.1)
+            for part in model.weight.unbind(1):
+                part.mul_(0.8)
+        return loss
+
+    function = compile(function)
+    for value in range(6):
+        model.zero_grad()
+        yield function(ones(4, 3) * value), list(model.parameters())
 
 
 def an_argument_that_is_also_captured(compile):
@@ -101,6 +139,8 @@ def a_part_that_is_returned(compile):
 PROGRAMS = {  # and how many kinds of call there are; None: as many as there are places
     gradients_that_are_kept: 1,
     gradients_that_add_up_until_somebody_drops_them: 3,  # with all, with none, with one of two
+    gradients_of_others_that_are_read_clipped_and_returned: 1,
+    parts_of_parameters_that_are_written_without_gradients: 1,
     an_argument_that_is_also_captured: None,
     results_that_are_views: 1,
     parts_twice_and_gradients_of_what_they_meet: None,

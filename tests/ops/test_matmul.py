@@ -90,3 +90,10 @@ def test_errors():
     check_raises(torch.mm, torch.ones(2, 3), torch.ones(2, 3))
     check_raises(torch.mm, torch.ones(2, 3), torch.ones(3, 2).double())
     check_raises(torch.bmm, torch.ones(2, 3), torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("features", [(3, 0), (0, 2)])
+@pytest.mark.parametrize("rows", [(2,), (2, 3), ()])
+def test_a_linear_layer_without_features(features, rows):
+    shapes = (*rows, features[0]), features[::-1], features[1:]
+    check(torch.nn.functional.linear, *(torch.ones(one, requires_grad=True) for one in shapes))

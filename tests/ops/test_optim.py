@@ -233,3 +233,15 @@ def test_functional_overloads_leave_their_arguments():
     on_jax = to_jax([scale, tracker, torch.tensor(1.0)])
     assert_same(aten._amp_update_scale(*on_jax, 2.0, 0.5, 3), expected)
     assert_same(on_jax[0], scale)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+def test_weights_that_a_step_has_written_are_found_by_a_later_backward_pass(kind):
+    for device in ("cpu", "jax"):
+        weight = torch.nn.Parameter(torch.ones(3, device=device))
+        optimizer = kind([weight], lr=0.1)
+        first, second = (weight * weight).sum(), (weight**3).sum()
+        first.backward()
+        optimizer.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            second.backward()

@@ -10,6 +10,14 @@ import torch
 _OF_PYTHON = torch.autograd.function.BackwardCFunction
 
 
+def may_have_one(tensor: torch.Tensor) -> bool:
+    """Return whether gradients are wanted of a tensor, and not of a view of ``no_grad`` alone."""
+    try:
+        return tensor.requires_grad and (tensor.is_leaf or tensor.grad_fn is not None)
+    except RuntimeError:  # of such a view, whose memory was written
+        return False
+
+
 def is_spent(tensor: torch.Tensor) -> bool:
     """Return whether a backward pass has freed what the graph of a tensor had saved."""
     try:

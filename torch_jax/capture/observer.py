@@ -17,8 +17,10 @@ import jax
 import jax.numpy as jnp
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
 
 from torch_jax._private import dynamo, pytorch
+from torch_jax.capture import autograd_nodes
 from torch_jax.capture.cpu_tensors import ITEM, Host, goes_to, is_host, looks_at
 from torch_jax.capture.draws import Draws
 from torch_jax.capture.storages import OfResult, Storages, outline
@@ -102,7 +104,7 @@ class Observer(Listener):
         before, ACTIVE.observer = ACTIVE.observer, self
         hook = register_module_forward_pre_hook(self._calls)
         try:
-            with no_collection(), dynamo.dynamo_stance("force_eager"), _Mode(self):
+            with no_collection(), dynamo.dynamo_stance("force_eager"), _Mode(self), _Reads():
                 yield
         finally:
             hook.remove()
@@ -146,7 +148,7 @@ class Observer(Listener):
         if not is_jax_storage(memory) or self.storages.is_made(memory):
             return
         self.storages.meet(memory, tensor)
-        is_differentiable = tensor.requires_grad and self.history.is_differentiable
+        is_differentiable = self.history.is_differentiable and autograd_nodes.may_have_one(tensor)
         node: Any = tensor.grad_fn if is_differentiable else None
         is_of_call = node is not None and node._sequence_nr() > self._last_node
         if is_differentiable and not is_of_call:
@@ -264,6 +266,16 @@ class _Mode(pytorch.OperatorMode):
         except RuntimeError as error:
             self.observer.raised = copy.copy(error)  # without the frames
             raise
+
+
+class _Reads(TorchFunctionMode):
+    """Notes whose gradients are read: later calls find others there."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__self__", None) is torch.Tensor.grad and is_jax(args[0]):
+            if args[0].requires_grad and args[0].is_leaf:
+                ACTIVE.observer.optimizers.note_gradient(args[0])
+        return func(*args, **(kwargs or {}))
 
 
 def _brings_to_host(func: Callable, args: tuple, kwargs: dict, tensors: list) -> bool:

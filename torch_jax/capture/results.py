@@ -87,6 +87,12 @@ class Argument(NamedTuple):
     place: int
 
 
+class GradientOf(NamedTuple):
+    """The ``.grad`` that a call finds on a tensor, by its place among the arguments or itself."""
+
+    owner: Any
+
+
 class Same(NamedTuple):
     """The same value at every call."""
 
@@ -145,6 +151,8 @@ class Call:
             return self._tensor(leaf)
         if kind is Argument:
             return self.arguments[leaf.place]
+        if kind is GradientOf:
+            return trees.owned(leaf.owner, self.arguments).grad
         if kind is FixedTensor:
             return leaf.form.over(storage.storage_of(leaf.array))
         return leaf.form.over(self.leaf(leaf.input).untyped_storage())
@@ -177,6 +185,8 @@ class Results:
         self._outputs: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self._known = {id(one.tensor): one.tensor for one in observer.storages.met}
+        gradients = observer.optimizers.gradients.values()
+        self._found = {id(g.before): g.tensor for g in gradients if g.tensor.grad is g.before}
 
     def of(self, value: Any) -> Template:
         leaves, form = trees.flatten(value)
@@ -199,6 +209,8 @@ class Results:
         return self._on_device(value)
 
     def _on_device(self, value: torch.Tensor) -> Any:
+        if id(value) in self._found:
+            return GradientOf(self._observer.owner(self._found[id(value)]))
         memory: Any = value.untyped_storage()
         place = self._observer.storages.place_of(memory)
         if place is not None:
@@ -235,6 +247,8 @@ def _alike(was: Any, now: Any) -> bool:
         return False
     if isinstance(was, FixedTensor | InputView):
         return was.form == now.form
+    if isinstance(was, GradientOf):
+        return was.owner is now.owner
     if not isinstance(was, Same):
         return bool(was == now)
     if was.value is now.value:

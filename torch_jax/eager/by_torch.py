@@ -123,8 +123,8 @@ def by_xla_or_at_once(op: Any, call: Call, by_xla: Call, args: tuple, kwargs: di
 def counted_lists(op: Any, sig: Signature) -> list[int]:
     """Return the places of written lists; PyTorch itself counts the writes to single tensors."""
     lists = [at for at, name in enumerate(sig.names) if sig.by_name[name] == TENSORS]
-    is_foreach = op._schema.name.startswith("aten::_foreach_")
-    return [at for at in lists if is_foreach and sig.names[at] in sig.writes]
+    counts = op._schema.name.startswith(("aten::_foreach_", "torch_jax::"))  # unlike ``_fused_``
+    return [at for at in lists if counts and sig.names[at] in sig.writes]
 
 
 def count_writes(tensors: list[torch.Tensor]) -> None:

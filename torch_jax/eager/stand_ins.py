@@ -231,7 +231,8 @@ def adam(
 @_stands_in_for("aten::linear_backward")
 def linear_backward(input, grad_output, weight, output_mask):
     """Return the gradients that PyTorch's CPU has of a linear layer, whose parts it composes."""
-    grads, rows = grad_output.reshape(-1, len(weight)), input.reshape(-1, input.shape[-1])
+    count = math.prod(input.shape[:-1])
+    grads, rows = (x.reshape(count, x.shape[-1]) for x in (grad_output, input))
     of_input, of_weight, of_bias = output_mask
     return (
         grads.mm(weight).view(input.shape) if of_input else None,

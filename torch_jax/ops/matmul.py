@@ -6,6 +6,7 @@ Half types accumulate in float32 and are rounded once, after ``alpha`` and ``bet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -121,7 +122,7 @@ def _sum_of_rows(a: jax.Array, b: jax.Array) -> jax.Array:
     It transposes the memory of operands that are summed over two dims.
     """
     if target.on_cpu():
-        a, b = (x.reshape(-1, x.shape[-1]) for x in (a, b))
+        a, b = (x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in (a, b))
     rows = (*range(a.ndim - 1),)
     return _rounded(a, b, (rows, rows))
 
