@@ -70,3 +70,13 @@ def test_convolution_refuses_what_the_cpu_refuses():
     ):
         bias = options.pop("bias", None)
         check_raises(lambda *a, options=options: convolution(*a, **options), x, w, bias)
+
+
+@pytest.mark.parametrize("dtype", [*EIGHT_BITS, torch.float8_e8m0fnu])
+@pytest.mark.parametrize(
+    "other", [torch.bool, torch.int8, torch.uint8, torch.int32, torch.int64, torch.bfloat16]
+)
+def test_floats_of_eight_bits_from_and_to_other_dtypes(dtype, other):
+    x = torch.tensor([-2.0, 0.0, 1.0, 3.0, 100.0]).abs_().to(other)
+    check(lambda x: x.to(dtype).float(), x)
+    check(lambda x: x.to(other), x.to(dtype))

@@ -171,3 +171,10 @@ def test_copies_of_views():
     check(lambda x: torch.diagonal_copy(x), x)
     check(lambda x: list(torch.unsafe_split(x, 4, 1)), x)
     check(lambda x: torch._chunk_cat([x, x[:3]], 0, 2), x.detach())
+
+
+def test_scatters_out_of_range():
+    x = randn(2, 3)
+    check_raises(lambda x: torch.select_scatter(x, x[0], 0, 2), x)
+    check_raises(lambda x: torch.select_scatter(x, x[0], 0, -3), x)
+    check_raises(lambda x: torch.diagonal_scatter(x, x[:, 0], 9), x)

@@ -397,6 +397,8 @@ def _clamped(self, min=None, max=None):
 def clamp(self, min=None, max=None):
     """Limit; ``max`` counts where the limits cross; NaN stays."""
     self, low, high = promote(self, min, max)
+    if category(self.dtype) == 3:
+        raise NotImplementedError("clamp is not supported for complex types")
     if low is not None:
         self = jnp.maximum(self, low)
     return self if high is None else jnp.minimum(self, high)

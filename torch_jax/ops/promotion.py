@@ -130,7 +130,8 @@ def opmath(dtype: Any) -> np.dtype:
 def convert(x: jax.Array, dtype: Any) -> jax.Array:
     """Return ``x`` cast to ``dtype`` as ``Tensor.to`` casts on the CPU.
 
-    Numbers outside of float8_e4m3fn, which has no infinity, saturate; XLA gives NaN.
+    Numbers outside of float8_e4m3fn, which has no infinity, saturate; XLA gives NaN. So it does for
+    those that float8_e8m0fnu lacks, which has neither signs nor zero.
     """
     dtype = np.dtype(dtype)
     if x.dtype == dtype:
@@ -140,8 +141,17 @@ def convert(x: jax.Array, dtype: Any) -> jax.Array:
     if category(dtype) == 1 and category(x.dtype) == 2:
         return _integer(x, dtype)
     if dtype == jnp.float8_e4m3fn:
-        x = jnp.clip(x.astype(opmath(x.dtype)), -448, 448)
+        x = jnp.clip(_wide(x), -448, 448)
+    if dtype == jnp.float8_e8m0fnu:
+        least = jax.lax.bitcast_convert_type(jnp.uint8(0), dtype)
+        return jnp.where(x == 0, least, jnp.abs(_wide(x)).astype(dtype))
     return cast(x, dtype)
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    """Return numbers as floats of 32 bits at least."""
+    is_wide = category(x.dtype) >= 2 and x.dtype.itemsize >= 4
+    return x if is_wide else x.astype(_FLOAT32)
 
 
 def _integer(x: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -152,7 +162,7 @@ def _integer(x: jax.Array, dtype: np.dtype) -> jax.Array:
     themselves for uint32: here the result is that of a single element. Of uint64 the upper half of
     the range is taken off before and put back after.
     """
-    x = x.astype(opmath(x.dtype))
+    x = _wide(x)
     signed = np.dtype(np.int64 if dtype.itemsize == 8 or dtype in _BY_64_BITS else np.int32)
     half = 2.0 ** (8 * signed.itemsize - 1)
     upper = x >= half if dtype == np.uint64 else None

@@ -84,6 +84,9 @@ def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
     matrix = jnp.moveaxis(self, (dim1, dim2), (-2, -1))
     # each row's element, or each column's, put in its place by a comparison: no scatter
     length, axis = matrix.shape[-2 if offset >= 0 else -1], -1 if offset >= 0 else -2
+    count = max(min(matrix.shape[-1] - max(offset, 0), matrix.shape[-2] + min(offset, 0)), 0)
+    if src.shape != (*matrix.shape[:-2], count):
+        raise RuntimeError(f"src has shape {src.shape}, the diagonal {count} elements")
     src = padded(src.astype(self.dtype), src.ndim - 1, [(0, length - src.shape[-1])])
     values = jnp.expand_dims(src, axis)
     matrix = jnp.where(_diagonals(matrix) == offset, values, matrix)
@@ -152,8 +155,10 @@ def select_backward(grad_output, input_sizes, dim, index):
 def select_scatter(self, src, dim, index):
     """Replace one position along a dimension of ``self`` by ``src``."""
     dim %= self.ndim
-    index %= self.shape[dim]
-    return slice_scatter(self, jnp.expand_dims(src, dim), dim, index, index + 1)
+    size = self.shape[dim]
+    if not -size <= index < size:
+        raise IndexError(f"index {index} out of range for size {size} of dimension {dim}")
+    return slice_scatter(self, jnp.expand_dims(src, dim), dim, index % size, index % size + 1)
 
 
 @op("unfold_backward")
