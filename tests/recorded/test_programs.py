@@ -15,7 +15,6 @@ from torch import nn
 import torch_jax
 from tests.support.lazily import counted
 from tests.support.values import ones
-from torch_jax import target
 from torch_jax.compiler import donation
 from torch_jax.memory.storage import memory_of
 from torch_jax.recorded import lazy
@@ -87,29 +86,6 @@ def test_parameters_are_updated_in_their_own_memory(name, programs):
     assert len(pairs) == len(program.donated) > 0
     # the results that operators write in place of arrays are the first, in the order of these
     assert [int(output) for _, output in pairs] == list(range(len(pairs)))
-
-
-@pytest.mark.skipif(not target.on_cpu(), reason="other compilers order writes by themselves")
-@pytest.mark.parametrize("pure", [False, True])
-def test_no_weight_is_copied_before_it_is_written(pure, programs):
-    layers = nn.Conv2d(3, 5, 3, padding=1), nn.ReLU(), nn.Conv2d(5, 7, 3), nn.Flatten()
-    model = nn.Sequential(*layers, nn.Linear(252, 33), nn.Tanh(), nn.Linear(33, 10)).to("jax")
-    optimizer = torch.optim.AdamW(model.parameters())
-    x, labels = torch.rand(4, 3, 8, 8, device="jax"), torch.arange(4, device="jax")
-
-    @torch_jax.jit(pure=pure)
-    def step():
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), labels).backward()
-        optimizer.step()
-
-    for _ in range(5):
-        step()
-    text = programs[-1][0]._call.as_text()
-    copies = re.findall(r"= f32(\[[\d,]+\])(\S*) copy\(%(given[\w.]*)", text)
-    as_given = dict(re.findall(r"%(given\S*) = f32\S*(\{[\d,]+\}) parameter", text))
-    # of another layout, or biases, which are added
-    assert not [one for *one, of in copies if one[1] == as_given.get(of) and "," in one[0]]
 
 
 class Numbers(Listener):

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from torch_jax._private import jax_core
-from torch_jax._private.jaxprs import core, mentions
+from torch_jax._private.jaxprs import core
 from torch_jax.compiler import options
 from torch_jax.core import signals
 from torch_jax.core.active import unrecorded
@@ -62,11 +62,6 @@ class Body:
             self.check = Part(closed, [flag])
             closed = jax_core.with_outputs(closed, range(flag), all_inputs=True)[0]
         self.jaxpr, self.outs, self._avals = closed, _outs(closed), avals  # without the check
-
-    @functools.cached_property
-    def is_product(self) -> bool:
-        """Return whether it multiplies matrices, or convolves: XLA puts the result into memory."""
-        return any(mentions(self.jaxpr.jaxpr, one) for one in ("dot_general", "conv_general"))
 
     @functools.cached_property
     def maker(self) -> Part | None:

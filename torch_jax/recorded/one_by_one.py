@@ -119,7 +119,7 @@ class Operands:
 
     def __init__(self, floats: Any, integers: Any, arrays: Sequence[Any]):
         """Take arrays, and numbers as vectors of a traced program or as lists of Python's."""
-        self._floats, self._integers, self.arrays = floats, integers, list(arrays)
+        self._floats, self._integers, self._arrays = floats, integers, arrays
         self._next_float = self._next_integer = 0
         self.results: list[Any] = []
 
@@ -131,7 +131,7 @@ class Operands:
             case Result(index):
                 return self.results[index]
             case Given(index):
-                return self.arrays[index]
+                return self._arrays[index]
             case Number(kind):
                 return self._number(kind)
             case Words():

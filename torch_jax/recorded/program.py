@@ -451,29 +451,11 @@ def _heirs(state: State) -> dict[int, int]:
     return heirs
 
 
-def _last_products(steps: Sequence[Step]) -> dict[int, list[int]]:
-    """Return which arrays are written later, by the number of the last product before that reads.
-
-    XLA for the CPU copies an array unless the write depends on all that reads the array before.
-    """
-    read: dict[int, int] = {}
-    found: dict[int, list[int]] = {}
-    for number, step in enumerate(steps):
-        for slot in step.entry.slots:
-            source = step.sources[slot]
-            if type(source) is Given and source.at in read:
-                found.setdefault(read.pop(source.at), []).append(source.at)
-        if step.body.is_product:
-            read |= {source.at: number for source in step.sources if type(source) is Given}
-    return found
-
-
 def _function(
     steps: Sequence[Step], outputs: Sequence[int], program: Program
 ) -> Callable[..., list[Any]]:
     """Return the function that computes a graph, of what its program is given."""
     places, of_doubles, scalars = program.floats.places, program._doubles, program._scalars
-    last = _last_products(steps) if target.on_cpu() else {}
 
     def torch_jax_recorded(singles: Any, doubles: Any, integers: Any, *given: Any) -> list[Any]:
         count = len(scalars)
@@ -486,13 +468,9 @@ def _function(
 
         floats = list(map(number, range(len(singles))))
         operands = Operands([floats[place] for place in places], integers, given[count:])
-        for turn, step in enumerate(steps):
+        for step in steps:
             body = core.jaxpr_as_fun(jax_core.as_if_at(step.line, beginning_at(step)))
-            found = body(*operands.of(step))
-            for at in last.get(turn, ()):
-                pair = found[0], operands.arrays[at]
-                found[0], operands.arrays[at] = jax.lax.optimization_barrier(pair)
-            operands.results += found
+            operands.results += body(*operands.of(step))
         return [operands.results[at] for at in outputs]
 
     # profiles find programs by their names; equal programs of one name are one on disk
