@@ -1,4 +1,4 @@
-"""Answers about operators: the rung of the ladder that serves each, and the operators it runs."""
+"""Answers about operators: the rung of the ladder that serves each, and its function."""
 
 from __future__ import annotations
 

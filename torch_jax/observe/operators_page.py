@@ -15,7 +15,7 @@ from torch_jax.observe import operators, trace_ops
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    about = "show what an operator runs, such as aten.dropout or add.Tensor; without one, list all"
+    about = "say what serves an operator, such as aten.dropout or add.Tensor; without one, list all"
     parser.add_argument("name", nargs="?", help=about)
     parser.add_argument("--family", help="list the operators of a file of torch_jax/ops only")
     parser.add_argument("--call", help="show what a Python expression runs, with torch, F and nn")
