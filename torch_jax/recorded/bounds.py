@@ -23,6 +23,7 @@ import numpy as np
 from torch_jax._private.jaxprs import called_once, core
 from torch_jax.compiler import options
 from torch_jax.core.x64 import x64
+from torch_jax.recorded.one_by_one import Operands
 from torch_jax.recorded.path import Constant, Given, Result, State
 
 # The least and the greatest of an array's elements; None for what are no integers.
@@ -79,16 +80,12 @@ class Check:
 
         @functools.partial(jax.jit, compiler_options=options.operator())
         def check(given: dict[int, Any]) -> Any:
-            values: dict[Any, Any] = {Given(at): array for at, array in given.items()}
-
-            def of(jaxpr: Any, sources: Sequence[Any]) -> list[Any]:
-                operands = (s.value if isinstance(s, Constant) else values[s] for s in sources)
-                return core.jaxpr_as_fun(jaxpr)(*operands)
-
+            operands = Operands((), (), given)
+            operands.results = {}  # some of the graph's
             for first, step in self._making:
-                found = of(step.body.jaxpr, step.sources)
-                values |= {Result(at): one for at, one in enumerate(found, first)}
-            return of(self.part.jaxpr, self._sources)[0]
+                found = core.jaxpr_as_fun(step.body.jaxpr)(*operands.of(step.sources))
+                operands.results.update(enumerate(found, first))
+            return core.jaxpr_as_fun(self.part.jaxpr)(*operands.of(self._sources))[0]
 
         return lambda arrays: check({at: arrays[at] for at in self.given})
 

@@ -32,7 +32,7 @@ def run_one_by_one(
     dying, by_torch = _dying(steps, frozenset(wanted)), compile_nothing()
     results = operands.results
     for step, gone in zip(steps, dying, strict=True):
-        memories = operands.of(step)
+        memories = operands.of(step.sources)
         found = _by_torch(step, memories, gone) if by_torch else None
         if found is None:
             memories = list(map(_as_array, memories))
@@ -117,14 +117,14 @@ def at_once() -> AbstractContextManager[Any]:
 class Operands:
     """The operands of a graph's operators, one operator after the other."""
 
-    def __init__(self, floats: Any, integers: Any, arrays: Sequence[Any]):
+    def __init__(self, floats: Any, integers: Any, arrays: Any):
         """Take arrays, and numbers as vectors of a traced program or as lists of Python's."""
         self._floats, self._integers, self._arrays = floats, integers, arrays
         self._next_float = self._next_integer = 0
-        self.results: list[Any] = []
+        self.results: Any = []
 
-    def of(self, step: Step) -> list[Any]:
-        return [self._operand(source) for source in step.sources]
+    def of(self, sources: Sequence[Any]) -> list[Any]:
+        return list(map(self._operand, sources))
 
     def _operand(self, source: Any) -> Any:
         match source:

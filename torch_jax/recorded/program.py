@@ -470,7 +470,7 @@ def _function(
         operands = Operands([floats[place] for place in places], integers, given[count:])
         for step in steps:
             body = core.jaxpr_as_fun(jax_core.as_if_at(step.line, beginning_at(step)))
-            operands.results += body(*operands.of(step))
+            operands.results += body(*operands.of(step.sources))
         return [operands.results[at] for at in outputs]
 
     # profiles find programs by their names; equal programs of one name are one on disk
