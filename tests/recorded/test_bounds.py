@@ -27,6 +27,11 @@ ASKED = {
     "rounded": lambda x: x[(x[:, 0] * 0).long()],
     "product": lambda x: x[x.argmax(0) * 0],
 }
+# of an array and of integers that the graph is given
+MIXED = {
+    "a sum": lambda x, at: x[x.long() + at],
+    "a product": lambda x, at: x[at * x.long()],
+}
 WRONG = {
     "too large": lambda x: x[x.argmax(0) + 1],
     "of more": lambda x: x[:2][x.t().argmax(0)],
@@ -45,6 +50,14 @@ def test_what_is_proven_is_not_looked_at(name):
             result = function(y + 0)
         assert did.graphs == (name in ASKED)
     assert_same(result, function(x), strides=False)
+
+
+@pytest.mark.parametrize("function", MIXED.values(), ids=MIXED)
+def test_indices_of_integers_and_other_values(function):
+    x, at = torch.tensor([0.0, 2.0, 1.0]), torch.tensor([0, -1, 1])
+    compiled = torch_jax.jit(function)
+    for _ in range(4):
+        assert_same(compiled(x.to("jax"), at.to("jax")), function(x, at), strides=False)
 
 
 @pytest.mark.parametrize("function", WRONG.values(), ids=WRONG)

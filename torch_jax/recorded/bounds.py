@@ -73,9 +73,10 @@ class Check:
     def _program(self) -> Callable[[Any], Any] | None:
         """Return the check as a program of a graph's arrays; None where it takes other values."""
         made = (range(first, first + len(step.body.outs)) for first, step in self._making)
-        known = {*map(Given, self.given), *map(Result, itertools.chain(*made))}
+        known = {Given: self.given, Result: {*itertools.chain(*made)}}
         sources = itertools.chain(self._sources, *(step.sources for _, step in self._making))
-        if not all(isinstance(one, Constant) or one in known for one in sources):
+        others = (one for one in sources if type(one) is not Constant)
+        if not all(getattr(one, "at", None) in known.get(type(one), ()) for one in others):
             return None
 
         @functools.partial(jax.jit, compiler_options=options.operator())
