@@ -106,6 +106,31 @@ def test_foreach_of_one_tensor_twice():
     check(lambda x: torch._foreach_add([x, x], 1.0), torch.ones(3))
 
 
+def _of_windows(op):
+    """Return a call of an in-place overload with windows of one array as its lists of tensors."""
+
+    def call(base):
+        windows = [base[:4], base[4:], base[:4], base[4:]]
+        given = arguments(op, base.dtype)
+        for at, one in enumerate(given):
+            if isinstance(one, list) and isinstance(one[0], torch.Tensor):
+                given[at] = windows[at % 2 :] + windows[: at % 2]
+        if str(op._schema.arguments[-1].type) == "Tensor":
+            given[-1] = given[-1].to("cpu" if given[-1].ndim else base.device)
+        op(*given)
+
+    return call
+
+
+@pytest.mark.parametrize("executor", ["eager", "lazy"])
+def test_foreach_of_tensors_that_share_memory(executor):
+    """Each reads what those before it have written, as PyTorch's CPU kernels do."""
+    wide = {"_foreach_mm", "_foreach_max"}  # matrices; a new result
+    for op in _foreach_overloads():
+        if op._schema.is_mutable and stem(op) not in wide | NOT_DERIVED:
+            check(_of_windows(op), 0.1 + torch.rand(8) / 9, executor=executor)
+
+
 def test_foreach_gradient():
     a, b = [torch.rand(3, requires_grad=True) for _ in range(2)]
     check(lambda a, b: torch._foreach_mul([a, b], [b, a]), a, b)

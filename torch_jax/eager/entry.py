@@ -11,6 +11,7 @@ import functools
 import inspect
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -216,6 +217,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         concrete = concrete(**by_parameter(concrete, placed))
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
     reading = _reader(placed) if concrete else lambda m: lambda view: view.read(m)
+    turns = _turns(placed, sig)
     if not lowering.uniform:
         for form in ((view.shape, view.stride) for view in targets):
             if geometry.repeats(*form) or geometry.overlaps(*form):  # which element is written?
@@ -224,31 +226,34 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     def run(*given):
         memories = list(given)
         read = reading(memories)
-        call = {name: _fill(value, memories, read) for name, value in placed.items()}
-        call |= contiguous | strides
-        in_rows = lowering.rows in placed and target.platform() == "tpu"
-        if in_rows:
-            call[lowering.rows] = placed[lowering.rows].read_rows(memories)
-        if draws:
-            name = lowering.random if isinstance(lowering.random, str) else "key"
-            call[name] = generators.key(memories[key_slot.slot])
-        with promotion.default_float_is(default), precisions_are(precisions):
-            found = results(apply(lowering.function, sig, call), sig, op)
-            ok = check(**by_parameter(check, call)) if check else None
-        arrays: list[Any] = []
-        if channels_last:
-            found[: sig.fresh] = map(_channels_last, found[: sig.fresh])
-        specs = inferred or [None] * sig.fresh
-        if in_rows:
-            sizes = *(spec.size for spec in specs), *(view.shape for view in targets)
-            pairs = zip(found, sizes, strict=True)  # meta functions know products
-            found = [one if one.ndim <= len(size) else Leading(one, size) for one, size in pairs]
-        emitted = [
-            emit(result, spec, arrays, op)
-            for result, spec in zip(found[: sig.fresh], specs, strict=True)
-        ]
-        for name, value in zip(sig.writes, found[sig.fresh :], strict=True):
-            _put(placed.get(name), value, memories)
+        for part in turns:
+            call = {name: _fill(value, memories, read) for name, value in part.items()}
+            call |= contiguous | strides
+            in_rows = lowering.rows in placed and target.platform() == "tpu"
+            if in_rows:
+                call[lowering.rows] = placed[lowering.rows].read_rows(memories)
+            if draws:
+                name = lowering.random if isinstance(lowering.random, str) else "key"
+                call[name] = generators.key(memories[key_slot.slot])
+            with promotion.default_float_is(default), precisions_are(precisions):
+                found = results(apply(lowering.function, sig, call), sig, op)
+                ok = check(**by_parameter(check, call)) if check else None
+            arrays: list[Any] = []
+            if channels_last:
+                found[: sig.fresh] = map(_channels_last, found[: sig.fresh])
+            specs = inferred or [None] * sig.fresh
+            if in_rows:
+                sizes = *(spec.size for spec in specs), *(view.shape for view in targets)
+                pairs = zip(found, sizes, strict=True)  # meta functions know products
+                found = [
+                    one if one.ndim <= len(size) else Leading(one, size) for one, size in pairs
+                ]
+            emitted = [
+                emit(result, spec, arrays, op)
+                for result, spec in zip(found[: sig.fresh], specs, strict=True)
+            ]
+            for name, value in zip(sig.writes, found[sig.fresh :], strict=True):
+                _put(part.get(name), value, memories)
         arrays += [memories[slot] for slot in written]
         if ok is not None:
             ok, text, kind = (*ok, IndexError)[:3]
@@ -276,6 +281,27 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         words=key_slot.slot if draws else None,
         maker=None if not (draws or written) and _makes(op) else False,
     )
+
+
+def _turns(placed: dict[str, Any], sig: Signature) -> list[dict[str, Any]]:
+    """Return the arguments, or those for each element of lists where one may read another's writes.
+
+    PyTorch's CPU kernels write the tensors of ``_foreach_add_`` one after the other.
+    """
+    lists = {name: value for name, value in placed.items() if isinstance(value, list)}
+    own = next((lists.get(name, []) for name in sig.names[:1] if name in sig.writes), [])
+    users = {(one.slot, at) for each in lists.values() for at, one in enumerate(each) if one}
+    times = Counter(slot for slot, _ in users)
+    if all(times[one.slot] == 1 for one in own):
+        return [placed]
+    return [{name: _part(value, at) for name, value in placed.items()} for at in range(len(own))]
+
+
+def _part(value: Any, at: int) -> Any:
+    """Return the argument for one element of lists; ``scalars`` are a number for each element."""
+    if isinstance(value, View) and len(value.shape) == 1:
+        return value._replace(shape=(1,), offset=at)
+    return value[at : at + 1] if type(value) in (list, tuple) else value
 
 
 def _makes(op: Any) -> bool:
