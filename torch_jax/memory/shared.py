@@ -173,7 +173,8 @@ def view(
 
 def taken(result: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the device with the memory, sizes and strides of a new CPU tensor."""
-    if not result.is_contiguous() or result.storage_offset() or not result.numel():
+    is_plain = result.is_contiguous() and not result.storage_offset()
+    if not is_plain or not (result.numel() or result.dim() == 1):  # memories have one dim then
         return _restrided(result)
     if result.is_conj() or result.is_neg():
         return taken(result.resolve_conj().resolve_neg())
