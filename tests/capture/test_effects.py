@@ -284,6 +284,51 @@ def test_effects_on_what_is_older_than_a_pure_call(effect, computed):
         assert_same(found, wanted)
 
 
+OF_ATTRIBUTES = {
+    "requires_grad_": lambda x: x.requires_grad_(False),
+    "requires_grad": lambda x: setattr(x, "requires_grad", False),
+    "hook": lambda x: x.requires_grad and x.register_hook(lambda g: g * 3),
+    "hook behind": lambda x: x.requires_grad and x.register_post_accumulate_grad_hook(_triple),
+    "data": lambda x: setattr(x, "data", torch.zeros_like(x)),
+}
+
+
+def _triple(x):
+    x.grad *= 3
+
+
+@pytest.mark.parametrize("effect", OF_ATTRIBUTES)
+def test_effects_on_a_tensor_that_no_operator_takes(effect):
+    x, scale = ones(2), ones(2)
+    function = torch_jax.jit(lambda x: (OF_ATTRIBUTES[effect](scale), x * 2)[1], pure=True)
+    function(x)  # without an effect, where there are no gradients
+    with pytest.warns(UserWarning, match="gets another memory, form, history, requires_grad"):
+        for _ in range(4):
+            scale.data, scale.grad = ones(2), None
+            scale.requires_grad_()
+            function(x)
+            assert scale.requires_grad == (effect in ("hook", "hook behind", "data"))
+            if scale.requires_grad:
+                scale.square().sum().backward()
+                assert scale.grad.tolist() != [2.0, 2.0]
+
+
+def test_a_layer_that_is_frozen_for_a_while_is_no_effect():
+    layer, x = nn.Linear(2, 2).to("jax"), ones(2).requires_grad_()
+
+    @torch_jax.jit(pure=True)
+    def step(x):
+        layer.requires_grad_(False)
+        x.grad = None
+        layer(x).sum().backward()
+        layer.requires_grad_(True)
+
+    for _ in range(4):
+        step(x)
+        assert layer.weight.requires_grad and layer.weight.grad is None
+    assert "observed, and serve others" in str(step.explain())
+
+
 @pytest.mark.filterwarnings("ignore:.*cannot skip its Python")
 def test_a_part_and_what_it_is_a_part_of():
     """An argument ``data[0:4]`` is given by value, until the function reaches ``data`` as well."""

@@ -382,3 +382,60 @@ def test_draws_are_those_of_the_plain_function(function, agree):
             yield draw(ones()), torch.rand(2, device="jax")  # between the calls
 
     agree(program, tolerance=0)
+
+
+def test_other_parts_and_hooks_of_a_called_module_run_its_python_again():
+    class Scaled(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x) * sum(self.buffers(recurse=False), 1)
+
+    model, x = Scaled(nn.Linear(2, 2), nn.Linear(2, 2)).to("jax"), torch.ones(2, device="jax")
+    run = torch_jax.jit(lambda x: model(x), pure=True)
+    hook = model[0].register_forward_hook(lambda _module, _args, result: result * 2)
+
+    def other_hook():
+        hook.remove()
+        model[0].register_forward_hook(lambda _module, _args, result: result * 3)
+
+    changes = (
+        lambda: setattr(model, "1", nn.Linear(2, 2).to("jax")),
+        lambda: model.append(nn.Tanh()),
+        lambda: model.register_buffer("scale", torch.full((), 2.0, device="jax")),
+        other_hook,
+    )
+    for change in changes:
+        for _ in range(4):
+            torch.testing.assert_close(run(x), model(x))
+        change()
+        torch.testing.assert_close(run(x), model(x))
+
+
+def test_hooks_of_parameters_and_optimizers_run_the_python_again():
+    layer, x = nn.Linear(2, 2).to("jax"), torch.ones(2, device="jax")
+    optimizer, steps = torch.optim.SGD(layer.parameters(), lr=0.5), []
+
+    @torch_jax.jit(pure=True)
+    def step(x):
+        optimizer.zero_grad()
+        layer(x).sum().backward()
+        optimizer.step()
+        return layer.bias.grad
+
+    for _ in range(4):
+        assert step(x).tolist() == [1, 1]
+    hook = layer.bias.register_hook(lambda gradient: gradient * 2)
+    assert step(x).tolist() == [2, 2]
+    hook.remove()
+    for _ in range(4):
+        assert step(x).tolist() == [1, 1]
+    optimizer.register_step_post_hook(lambda *_: steps.append(1))
+    step(x)
+    assert steps == [1]
+
+
+def test_a_graph_of_torch_compile_in_a_pure_function_is_found_again():
+    model = torch.compile(nn.Linear(2, 2).to("jax"), backend="jax")
+    run = torch_jax.jit(lambda x: model(x), pure=True)
+    for _ in range(4):
+        run(torch.ones(2, device="jax"))
+    assert "1 calls were observed" in str(run.explain())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter, is_, is_not
 from typing import Any
 
@@ -22,6 +22,7 @@ SHARES = "an argument shares memory with a tensor that the function holds"
 
 _storage_of = torch.Tensor.untyped_storage
 _gradient: Callable[[torch.Tensor], Any] = attrgetter("grad")
+_hooks_of: Any = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
 
 Entry = tuple[dict, Any, Any]  # a dict, a key, and its value
 
@@ -35,12 +36,14 @@ class Guards:
         memories = {id(tensor.untyped_storage()) for tensor in checked_by_memories}
         # these must see the same memories in the same form
         self._tensors: list[torch.Tensor] = [
-            one.tensor
-            for one in observer.storages.met
-            if type(observer.owner(one.tensor)) is not int and id(one.storage) not in memories
+            tensor
+            for tensor, *_ in observer.outlines.values()
+            if type(observer.owner(tensor)) is not int
+            and id(tensor.untyped_storage()) not in memories
         ]
         self._storages = list(map(_storage_of, self._tensors))
         self._offsets = [tensor.storage_offset() for tensor in self._tensors]
+        self._hooks = list(map(_hooks_of, self._tensors))
         self._have_forms = dynamo.tensor_guards(self._tensors)
         modules, optimizers = observer.modules.values(), observer.optimizers
         # these dicts must hold the same values
@@ -50,8 +53,8 @@ class Guards:
         # these must have no ``.grad``
         self._without = [owner for owner in left.without if type(owner) is not int]
         # these must be as long
-        hooks = [vars(one).get(name) for one in modules for name in _HOOKS]
-        self._lists = [*optimizers.lists(), *(one for one in hooks if one is not None)]
+        self._lists = [*optimizers.lists(), *(table for one in modules for table in _tables(one))]
+        self._lists += filter(None, chain.from_iterable(self._hooks))
         self._lengths = list(map(len, self._lists))
         self.numbers = optimizers.read  # of optimizers, each with its value in the call
 
@@ -65,6 +68,8 @@ class Guards:
             return "a tensor has another shape, another dtype or another requires_grad"
         if [tensor.storage_offset() for tensor in self._tensors] != self._offsets:
             return "a view stands elsewhere in its memory"
+        if list(map(_hooks_of, self._tensors)) != self._hooks:
+            return "a tensor has other hooks"
         is_same = all(map(is_, map(dict.get, self._dicts, self._keys), self._values))
         if not is_same and (found := self._other_entry()):
             return found
@@ -72,7 +77,7 @@ class Guards:
             tensor = next(one for one in self._without if one.grad is not None)
             return f"the .grad of a {errors.describe(tensor)} was None, now it is another"
         if list(map(len, self._lists)) != self._lengths:
-            return "an optimizer has other parameters, or a module other hooks"
+            return "an optimizer or a module has other parameters, parts or hooks"
         return None
 
     def _other_entry(self) -> str | None:
@@ -93,15 +98,22 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+_PARTS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
+def _tables(module: torch.nn.Module) -> list[dict]:
+    """Return the dicts of a module's parts and hooks."""
+    found = map(vars(module).get, _PARTS + _HOOKS)
+    return [table for table in found if table is not None]
+
+
 def _entries_of(module: torch.nn.Module) -> list[Entry]:
-    """Return what a module's call reads of the module: its mode, parameters and buffers."""
+    """Return what a module's call reads of the module: its mode, its parts and its hooks."""
     own = vars(module)
-    found: list[Entry] = [(own, "training", module.training)]
-    for table in (own["_parameters"], own["_buffers"]):
-        found += [(table, name, tensor) for name, tensor in table.items()]
+    found: list[Entry] = [(own, "training", own.get("training"))]
+    for table in _tables(module):
+        found += [(table, name, value) for name, value in table.items()]
     return found
 
 

@@ -32,7 +32,7 @@ from torch_jax.core.collection import no_collection
 from torch_jax.core.node import Node
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.memory import storage
-from torch_jax.memory.storage import is_jax, is_jax_storage, tensors_in
+from torch_jax.memory.storage import is_jax, is_jax_storage, is_jax_tensor, tensors_in
 from torch_jax.memory.transfer import require
 from torch_jax.ops.on_host import LISTENERS
 from torch_jax.recorded.path import State
@@ -71,11 +71,12 @@ class Observer(Listener):
         self.history, self.options = history, history.options
         self._places = {id(leaf): at for at, leaf in enumerate(leaves)}
         self.storages = Storages(leaves, own)  # that it meets and makes
-        self.outlines = [  # of the arguments, and the nodes behind them, before the call
-            (leaf, outline(leaf), leaf.grad_fn)
-            for at, leaf in enumerate(leaves)
-            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and at not in own
-        ]
+        # older tensors, their outlines, and the nodes behind them, before the call, by id
+        self.outlines: dict[int, tuple[torch.Tensor, tuple, Any]] = {}
+        self._returned: set[int] = set()  # ids of the tensors that the call's functions return
+        for at, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and at not in own:
+                self.remember(leaf)
         self.tape = Tape()  # the work of the host at each call: numbers of optimizers, schedulers
         self.host = Host(self)
         self.draws = Draws(self)
@@ -147,7 +148,8 @@ class Observer(Listener):
         memory = tensor.untyped_storage()
         if not is_jax_storage(memory) or self.storages.is_made(memory):
             return
-        self.storages.meet(memory, tensor)
+        if self.storages.meet(memory, tensor):
+            self.remember(tensor)
         is_differentiable = self.history.is_differentiable and autograd_nodes.may_have_one(tensor)
         node: Any = tensor.grad_fn if is_differentiable else None
         is_of_call = node is not None and node._sequence_nr() > self._last_node
@@ -155,6 +157,19 @@ class Observer(Listener):
             self.wanted[id(tensor)] = tensor
             if tensor.is_leaf:
                 self.optimizers.note_gradient(tensor)
+
+    def remember(self, tensor: torch.Tensor) -> None:
+        """Note what an older tensor is, of which the call may change more than the elements."""
+        self.outlines.setdefault(id(tensor), (tensor, outline(tensor), tensor.grad_fn))
+
+    def may_change(self, tensor: torch.Tensor) -> None:
+        """Note a tensor that the call changes by no operator, if it is older than the call."""
+        if id(tensor) not in self._returned and not self.storages.is_made(tensor.untyped_storage()):
+            self.remember(tensor)
+
+    def returns(self, result: Any, args: tuple) -> None:
+        """Note the tensors that a function makes, other than those that it was given."""
+        self._returned.update({id(t) for t in tensors_in(result)} - set(map(id, args)))
 
     def owner(self, value: Any) -> Any:
         """Return the place of a value among the arguments, or itself where it is none of them."""
@@ -234,7 +249,8 @@ class Observer(Listener):
         for key, known in list(gradients.items()):
             at = self.storages.place_of(known.tensor.untyped_storage())
             is_met = at is not None and self.storages.met[at].tensor is known.tensor
-            if sys.getrefcount(known.tensor) <= 2 + (key in self.wanted) + is_met:
+            known_by = (key in self.wanted) + (key in self.outlines) + is_met
+            if sys.getrefcount(known.tensor) <= 2 + known_by:
                 del gradients[key]
                 self.wanted.pop(key, None)
 
@@ -269,13 +285,25 @@ class _Mode(pytorch.OperatorMode):
 
 
 class _Reads(TorchFunctionMode):
-    """Notes whose gradients are read: later calls find others there."""
+    """Notes whose gradients are read: later calls find others there. And what changes otherwise."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        observer = ACTIVE.observer
         if getattr(func, "__self__", None) is torch.Tensor.grad and is_jax(args[0]):
             if args[0].requires_grad and args[0].is_leaf:
-                ACTIVE.observer.optimizers.note_gradient(args[0])
-        return func(*args, **(kwargs or {}))
+                observer.optimizers.note_gradient(args[0])
+        elif func.__name__ in _CHANGES and is_jax_tensor(args[0]):
+            observer.may_change(args[0])
+        result = func(*args, **(kwargs or {}))
+        if not torch.compiler.is_dynamo_compiling():
+            observer.returns(result, args)
+        return result
+
+
+# methods that change more of a tensor than elements by no operator, and setters of attributes
+_CHANGES = frozenset(
+    "__set__ requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook".split()
+)
 
 
 def _brings_to_host(func: Callable, args: tuple, kwargs: dict, tensors: list) -> bool:

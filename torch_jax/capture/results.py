@@ -301,15 +301,14 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
         for at, one in enumerate(observer.storages.met)
         if one.storage.array is not one.old()
     ]
-    of_met = [(one.tensor, one.outline, one.node) for one in observer.storages.met]
-    for tensor, before, node in observer.outlines + of_met:
+    for tensor, before, node in observer.outlines.values():
         # a backward pass from the tensor would go through the call
         is_same = tensor.grad_fn is None or tensor.grad_fn is node
         has_history = not (is_same or autograd_nodes.is_spent(tensor))
         if has_history or outline(tensor) != before:
             observer.refuse(
                 f"a tensor that is older than the call ({errors.describe(tensor)}) gets another "
-                "form, history, requires_grad or hook: return a new tensor",
+                "memory, form, history, requires_grad or hook: return a new tensor",
                 is_of_first=True,
             )
     known = {id(memory) for memory in results.new} | autograd_nodes.saved_memories(connected)

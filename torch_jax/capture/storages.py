@@ -42,8 +42,7 @@ class Met:
 
     def __init__(self, storage: Any, tensor: torch.Tensor, array: Any):
         self.storage, self.tensor = storage, tensor
-        # when it was met
-        self.version, self.outline, self.node = version_of(tensor), outline(tensor), tensor.grad_fn
+        self.version = version_of(tensor)  # when it was met
         # gives the array that the call found, which is held until a graph runs, whether or not the
         # graph reads it; then a strong reference would prevent donation
         self.old, self.held = weakref.ref(array), array
@@ -78,10 +77,10 @@ class Storages:
         """Take a storage that the call has made for an older one, which later calls find."""
         self._made.pop(id(memory), None)
 
-    def meet(self, memory: Any, tensor: torch.Tensor) -> None:
-        """Note an older storage, over which an operator takes a tensor."""
+    def meet(self, memory: Any, tensor: torch.Tensor) -> bool:
+        """Note an older storage, over which an operator takes a tensor: True where it is new."""
         if id(memory) in self._at:
-            return
+            return False
         array = memory_in(memory)
         if type(self.source(array)) is not Fixed:  # storages share an array until one is written
             array = copy_of(array)
@@ -94,6 +93,7 @@ class Storages:
             value, part.data = part.data, own
             if storage.held_by(value) is not copied:  # the copy was written meanwhile
                 own.copy_(value)
+        return True
 
     def place_of(self, memory: Any) -> int | None:
         """Return the place of a storage among those met, None where it is none of them."""
@@ -139,7 +139,7 @@ def outline(tensor: torch.Tensor) -> tuple:
     """
     hooks = pytorch.hooks_of(tensor).values()
     form = tensor.shape, tensor.stride(), tensor.requires_grad, tensor.is_leaf, tensor.retains_grad
-    return *form, *(len(found or ()) for found in hooks)
+    return id(tensor.untyped_storage()), *form, *(len(found or ()) for found in hooks)
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -198,9 +198,11 @@ class Optimizers:
         return found
 
     def lists(self) -> list[list]:
-        """Return the lists of groups and of parameters that were stepped through."""
+        """Return the lists of groups and of parameters that were stepped through, and of hooks."""
         groups = [optimizer.param_groups for optimizer in self._stepped.values()]
-        return groups + [group["params"] for each in groups for group in each]
+        names = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+        hooks = [vars(one).get(name, []) for one in self._stepped.values() for name in names]
+        return groups + hooks + [group["params"] for each in groups for group in each]
 
 
 def _holds_numbers(optimizer: Any, key: str, value: Any) -> bool:
