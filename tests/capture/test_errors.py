@@ -149,21 +149,26 @@ def test_an_index_out_of_range_raises_and_leaves_tensors_alone(first, pure):
         assert not torch.equal(table.weight.detach().cpu(), before)
 
 
-@pytest.mark.parametrize("look, stays", [(len, True), (str, False)])
-def test_what_is_written_as_a_whole_stays_where_an_index_is_out_of_range(look, stays):
-    """No operator reads what the tensor held before: only the failed check asks for it."""
+@pytest.mark.parametrize(
+    "look, kind, stays", [(len, torch.float, True), (len, torch.long, False), (str, None, False)]
+)
+def test_what_is_written_as_a_whole_stays_where_an_index_is_out_of_range(look, kind, stays):
+    """No operator reads what the tensor held before: only the failed check asks for it.
+
+    Integers that are given are looked at first, and the operator raises where Python calls it.
+    """
     kept = torch.zeros(3, device="jax")
 
     def function(x, at):
         kept.copy_(x * 2)
         look(x)
-        return x[at]
+        return x[at.long()]
 
     jitted = pure(function)
     for at in (1, 2, 9, 0):
         x, before = torch.rand(3), kept.cpu().clone()
         with pytest.raises(IndexError) if at == 9 else nullcontext():
-            jitted(x.to("jax"), torch.tensor([at], device="jax"))
+            jitted(x.to("jax"), torch.tensor([at], device="jax", dtype=kind))
         assert_same(kept, before if at == 9 and stays else x * 2)
 
 

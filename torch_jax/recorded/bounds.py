@@ -55,20 +55,23 @@ class Check:
         self._proved: dict[int, Interval] = {}  # the widest intervals of these that it holds for
         self._by_elements: Callable[[Any], Any] | None = None  # once intervals did not prove it
 
-    def holds(self, arrays: Any) -> bool:
-        """Return whether it holds for arrays, by their least and greatest, or by their elements."""
+    def holds(self, arrays: Any) -> bool | None:
+        """Return whether it holds for arrays, by their least and greatest, or by their elements.
+
+        None: other values decide.
+        """
         if self._by_elements is None:
             given = {at: _of_value(arrays[at]) for at in self.given}
             wider = {at: _hull(one, self._proved.get(at, one)) for at, one in given.items()}
             if wider == self._proved:
-                return bool(wider)
+                return bool(wider) or None
             for tried in (wider, given):
                 if self.holds_for(tried):
                     self._proved = tried
                     return True
             self._by_elements = self._program()
         with x64():
-            return self._by_elements is not None and bool(self._by_elements(arrays))
+            return None if self._by_elements is None else bool(self._by_elements(arrays))
 
     def _program(self) -> Callable[[Any], Any] | None:
         """Return the check as a program of a graph's arrays; None where it takes other values."""

@@ -60,8 +60,8 @@ class Listener:
     def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
         """Hear of a truth value of the graph, and of the error to raise where it is false."""
 
-    def proves(self, check: Any, arrays: list[Any]) -> bool:
-        """Return whether a check of indices holds for the arrays so far, and is not recorded."""
+    def proves(self, check: Any, arrays: list[Any]) -> bool | None:
+        """Return whether a check of indices holds for the arrays so far; None where it may."""
         return check.holds(arrays)
 
     def may_take(self, arrays: list[Any], dead: frozenset[int]) -> frozenset[int]:
