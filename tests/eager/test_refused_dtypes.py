@@ -15,6 +15,7 @@ from torch_jax.eager import refusals
 
 INTS = torch.tensor([[1, 2, 30]])
 IMAGE = torch.arange(16).view(1, 1, 4, 4)
+FLOATS = torch.ones(2, 3)
 REFUSED = {
     "softmax": (lambda x: x.softmax(1), INTS),
     "softmax by another kernel": (lambda x: x.softmax(0), INTS),
@@ -31,6 +32,8 @@ REFUSED = {
     "sort": (torch.sort, INTS.cfloat()),
     "topk": (lambda x: x.topk(2), INTS.bool()),
     "in place": (lambda x: F.hardtanh_(x), INTS.cfloat()),
+    "a complex number, in place": (lambda x: x.sub_(1j), FLOATS),
+    "a sum's relu, in place": (lambda x: torch.ops.aten._add_relu_.Scalar(x, 1j), FLOATS),
     "window": (lambda x: torch.hamming_window(3, dtype=x.dtype, device=x.device), INTS.cfloat()),
     "integers": (lambda x: torch.randint(3, (2,), dtype=x.dtype, device=x.device), INTS.cfloat()),
 }
@@ -48,7 +51,6 @@ def test_refused_as_on_the_cpu(case):
         assert str(actual.value).partition(" (in aten.")[0] == str(expected.value).strip("\n")
 
 
-FLOATS = torch.ones(2, 3)
 OUTPUTS = {
     "logcumsumexp": lambda x, y: torch.logcumsumexp(x, 0, out=y),
     "softmax": lambda x, y: torch.softmax(x, 0, out=y),

@@ -128,7 +128,7 @@ def _in_place(op: Any) -> Rule:
 
     @functools.cache
     def derived() -> Rule:
-        functional = ladder.KERNELS_BY_OP[op].functional or variants.functional_of(op)
+        functional = variants.functional_of(op)
         if functional is None:
             raise _LoopInstead
         return ladder.derived(op, functools.partial(_functional, functional))

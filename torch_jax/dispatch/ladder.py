@@ -128,10 +128,10 @@ def _first(rungs: list[tuple[str, Callable[[Any], Call | None]]], op: Any) -> Se
     return None
 
 
-def make_kernel(op: Any, lowering: Lowering, functional: Any = None) -> Kernel:
-    """Return the kernel that runs ``lowering`` for ``op``, a variant of ``functional``."""
+def make_kernel(op: Any, lowering: Lowering) -> Kernel:
+    """Return the kernel that runs ``lowering`` for ``op``."""
     given = lowering.static, lowering.writes, lowering.integers
-    kernel = Kernel(op, lowering, signature(op, *given), functional)
+    kernel = Kernel(op, lowering, signature(op, *given))
     KERNELS_BY_OP[op] = kernel
     return kernel
 
@@ -201,7 +201,7 @@ def _variant_of_table(op: Any) -> Call | None:
     if lowering:
         if variants.is_out(op):
             return out_kernel(op, functional)
-        return _eager(op, make_kernel(op, lowering, functional))
+        return _eager(op, make_kernel(op, lowering))
     if not op.name().startswith("aten::_foreach_") or variants.is_out(op):
         return None
     lowering = variants.foreach_lowering(op)

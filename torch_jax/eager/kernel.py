@@ -45,11 +45,7 @@ compile_listeners: list[Callable[[Any], Any]] = []
 class Kernel:
     """An ATen overload with its lowering: :attr:`call` takes the dispatcher's arguments."""
 
-    def __init__(
-        self, op: Any, lowering: Lowering, sig: signature.Signature, functional: Any = None
-    ):
-        # the functional overload of an in-place one, whose dtype would be cast to this one's
-        self.functional = functional
+    def __init__(self, op: Any, lowering: Lowering, sig: signature.Signature):
         self.op, self.lowering, self.signature = op, lowering, sig
         self._head = with_dtype if lowering.products else _default_dtype
         self._lists_written = by_torch.counted_lists(op, sig)
@@ -330,10 +326,9 @@ class Kernel:
         if callable(meta):
             placed = template(self.signature, args, kwargs, slots)
             meta = meta(**by_parameter(meta, placed))
-        op = variants.overload(meta) if isinstance(meta, str) and not self.functional else self.op
+        is_variant = self.op._schema.is_mutable
+        op = variants.overload(meta) if isinstance(meta, str) and not is_variant else self.op
         inferred = infer(op, args, kwargs) if meta else None
-        if meta and self.functional is not None:
-            self._refuse_cast(args, kwargs)
         leaves = jax.tree.leaves((args, inferred), is_leaf=lambda one: isinstance(one, Output))
         outputs = torch.Tensor | Output
         policies.note_doubles([one.dtype for one in leaves if isinstance(one, outputs)], self.op)
@@ -343,14 +338,6 @@ class Kernel:
         bound.make_room(self, config.get("cache_size"))
         self.cache[key], entry.key = entry, key
         return entry
-
-    def _refuse_cast(self, args, kwargs) -> None:
-        """Raise where an in-place result would be cast to a lesser kind of number."""
-        results = infer(self.functional, args, kwargs) or []
-        for result, name in zip(results, self.signature.writes, strict=False):
-            target = self.signature.named(args, {}).get(name)
-            if isinstance(result, Output) and isinstance(target, torch.Tensor):
-                errors.refuse_cast(result.dtype, target.dtype)
 
     def _refuse_host(self, args, kwargs) -> None:
         """Raise for CPU tensors with dimensions where the lowering does not take them."""

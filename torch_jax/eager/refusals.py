@@ -211,6 +211,8 @@ def _as_mask(value: Any, usual: tuple[torch.dtype, ...]) -> Any:
 def _as_float(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.ones_like(value, dtype=torch.float32)
+    if isinstance(value, complex):
+        return 1.0
     return torch.float32 if isinstance(value, torch.dtype) else value
 
 
