@@ -35,7 +35,7 @@ _MAGNITUDES = (0.0, 1e-30, 0.25, 0.5, 1.0, 1.5, 2.0, 100.0)
 def checked(op: Any, lowering: Lowering, call: Call) -> Call:
     """Wrap ``call``, which takes the arguments of ``op``, to check every new number before."""
     taken = _numbers_to_check(op)
-    if not taken or taken <= lowering.static:  # no number, or each compile checks them
+    if not taken:
         return call
     first = next(
         i for i, a in enumerate(op._schema.arguments) if a.name in taken or a.kwarg_only
@@ -70,13 +70,6 @@ def checked(op: Any, lowering: Lowering, call: Call) -> Call:
         return call(*args, **kwargs)
 
     return checking
-
-
-def refuse_static(op: Any, lowering: Lowering, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Check numbers that are part of an entry's key, when it is compiled."""
-    taken = _numbers_to_check(op)
-    if taken and taken <= lowering.static:
-        _refuse(op, lowering.meta is True, twins.by_name(op, args, kwargs))
 
 
 def _numbers_to_check(op: Any) -> set[str]:

@@ -319,7 +319,6 @@ class Kernel:
         if ACTIVE.recorder is None or not shared.SETTING.by_torch:  # otherwise it is only recorded
             log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
-        checks.refuse_static(self.op, self.lowering, args, kwargs)
         if self._is_ours():
             refusals.check_dtypes(self.op, args, kwargs)
         meta = self.lowering.meta
