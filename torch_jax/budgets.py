@@ -94,8 +94,6 @@ ELEMENTS_TRIED_ON_CPU = 1 << 22
 # Elements of a call that a meta function refuses, for which the CPU is asked for its words: kernels
 # refuse before they read anything, so that this bounds memory alone.
 ELEMENTS_REFUSED_BY_CPU = 1 << 26
-# Size of a memory that is made zero for that; a larger one would take up to 0.2 s.
-BYTES_MADE_ZERO = 1 << 18
 
 # --- Patience -------------------------------------------------------------------------------------
 

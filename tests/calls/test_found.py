@@ -116,6 +116,9 @@ FOUND = {
         a=T((0, 2, 2, 1, 0), grad=True),
         b=T((2, 1, 2, 3, 3), grad=True),
     ),
+    "a norm of the last dim, of no vectors": lambda: check(
+        "torch.linalg.vector_norm(a, -1, dim=-1)", a=T((1, 0, 4), layout="expanded")
+    ),
     "ctc_loss of no batch": lambda: check(
         "F.ctc_loss(a, b, (), ())", a=T((5, 0, 4)), b=T((0, 2), dtype="int64", values="1:3")
     ),

@@ -27,7 +27,10 @@ class Output(NamedTuple):
 
 
 def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
-    """Return outputs by PyTorch's meta function, None without one; or raise the CPU's error."""
+    """Return outputs by PyTorch's meta function, None without one; or raise the CPU's error.
+
+    Where the CPU takes what the meta function refuses, the outputs are the CPU's.
+    """
     dynamo.spare_imports()
     given, names = {k: _meta(v) for k, v in kwargs.items()}, twins.names_of(op)
     if "device" in names:
@@ -38,8 +41,12 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
             result = op(*plain, **given)
     except NotImplementedError:
         return None
-    except Exception as error:
-        raise _explained(error, op, args, kwargs) from error
+    except Exception as error:  # the CPU has the last word: a few meta functions refuse too much
+        result = refusals.in_place_of_meta(op, args, kwargs)
+        if result is None:
+            raise _explained(error) from error
+        if isinstance(result, Exception):
+            raise result from error
     aliased = [r.alias_info is not None for r in op._schema.returns]
     results = [result] if len(aliased) == 1 else list(result or ())
     return [_spec(r) for r, alias in zip(results, aliased, strict=True) if not alias]
@@ -59,10 +66,7 @@ def _in_any_order() -> Iterator[None]:
         torch.set_deterministic_debug_mode(mode)
 
 
-def _explained(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
-    found = refusals.instead_of_metas(op, args, kwargs)
-    if found is not None:
-        return found
+def _explained(error: Exception) -> Exception:
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     of_kernel = frame.f_code.co_filename.endswith("_ops.py")  # in C++; Python raises other types
     odd = isinstance(error, ZeroDivisionError | AssertionError | ValueError)

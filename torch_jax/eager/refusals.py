@@ -72,31 +72,33 @@ def of_cpu(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
     theirs = twins.on_cpu(op)
     if theirs is None:
         return None
-    found = _error(theirs, twins.by_name(theirs, args, kwargs), _copy)
-    return found and described(found, op, args, kwargs)
+    found = _tried(theirs, twins.by_name(theirs, args, kwargs), _copy)
+    return described(found, op, args, kwargs) if isinstance(found, Exception) else None
 
 
-def instead_of_metas(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
-    """Return the CPU's error for a call that a meta function refuses, None where it has none."""
+def in_place_of_meta(op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Return what the CPU gives for a call that a meta function refuses, or its error, or None."""
     given = twins.by_name(op, args, kwargs)
     tensors = list(tensors_in(given))
     are_sizes = {type(n) for t in tensors for n in (*t.shape, *t.stride())} <= {int}
     are_few = are_sizes and sum(t.numel() for t in tensors) <= ELEMENTS_REFUSED_BY_CPU
     if twins.on_cpu(op) is not op or not are_few:
         return None
-    found = _error(op, given, twins.whole(given))
-    if found is not None:
+    found = _tried(op, given, twins.whole(given))
+    if isinstance(found, Exception):
         found.add_note(f"in {errors.describe_call(op, args, kwargs)}")
+    elif torch.Tag.nondeterministic_seeded in op.tags:  # JAX draws no empty tensors of integers
+        return None
     return found
 
 
-def _error(op: Any, given: twins.Named, make: twins.Make) -> Exception | None:
-    """Return the CPU's error; None where it has no kernel or no memory, or computes."""
+def _tried(op: Any, given: twins.Named, make: twins.Make) -> Any:
+    """Return what the CPU gives, or its error; None where it has no kernel or no memory."""
     state = torch.default_generator.get_state()  # of which operators without a generator draw
-    found = twins.refusal(op, twins.twins(op, given, make, fewer=False))
+    found = twins.tried(op, twins.twins(op, given, make, fewer=False))
     torch.default_generator.set_state(state)
-    unknown = "Could not run" in str(found) or "can't allocate memory" in str(found)
-    return None if unknown else found
+    text = str(found) if isinstance(found, Exception) else ""
+    return None if "Could not run" in text or "can't allocate memory" in text else found
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.budgets import BYTES_MADE_ZERO
 from torch_jax.memory.storage import span, tensors_in
 
 Make = Callable[[torch.Tensor], torch.Tensor]
@@ -65,17 +65,14 @@ def small(tensor: torch.Tensor, integer: int = 0, most: int = 2) -> torch.Tensor
 def whole(given: Any) -> Make:
     """Return a maker of CPU tensors of the same geometry, which share memory as the given ones do.
 
-    They are zeros, or of untouched memory: a kernel that refuses shapes reads and writes nothing.
+    They are zeros, which the system makes where a kernel touches them.
     """
     ends: dict[int, list[int]] = {}
     for tensor in tensors_in(given):
         ends.setdefault(storage_of(tensor), []).extend(reach(tensor))
     begins = {at: min(places) // 16 * 16 for at, places in ends.items()}  # aligned for any dtype
     sizes = {at: max(places) - begins[at] for at, places in ends.items()}
-    memories = {at: torch.empty(n, dtype=torch.uint8, device="cpu") for at, n in sizes.items()}
-    for memory in memories.values():
-        if memory.numel() < BYTES_MADE_ZERO:
-            memory.zero_()
+    memories = {at: torch.from_numpy(np.zeros(n, np.uint8)) for at, n in sizes.items()}
 
     def make(tensor: torch.Tensor) -> torch.Tensor:
         at = storage_of(tensor)
@@ -126,13 +123,18 @@ def _few(count: Any) -> Any:
     return min(max(count, 0), 2) if type(count) is int else count
 
 
-def refusal(op: Any, named: Named) -> Exception | None:
-    """Return the error of the CPU's kernel for these arguments, None where it computes."""
+def tried(op: Any, named: Named) -> Any:
+    """Return what the CPU's kernel gives for these arguments, or the error that it raises."""
     try:  # without warnings: the twins' sizes are not the user's
-        pytorch.without_warnings(lambda: pytorch.call_on_cpu(op, named))
+        return pytorch.without_warnings(lambda: pytorch.call_on_cpu(op, named))
     except Exception as error:
         return error.with_traceback(None)
-    return None
+
+
+def refusal(op: Any, named: Named) -> Exception | None:
+    """Return the error of the CPU's kernel for these arguments, None where it computes."""
+    found = tried(op, named)
+    return found if isinstance(found, Exception) else None
 
 
 def verdict(
