@@ -205,10 +205,6 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     default = dtypes.to_jax(torch.get_default_dtype())
     check = lowering.check
     message: list[Any] = []
-    contiguous = {
-        f"{name}_is_contiguous": geometry.is_row_major(placed[name].shape, placed[name].stride)
-        for name in lowering.contiguous
-    }
     strides = {f"{name}_strides": placed[name].stride for name in lowering.strided}
     in_order = [placed[name] for name in lowering.channels_last]
     channels_last = any(is_channels_last(view.shape, view.stride) for view in in_order)
@@ -228,7 +224,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         read = reading(memories)
         for part in turns:
             call = {name: _fill(value, memories, read) for name, value in part.items()}
-            call |= contiguous | strides
+            call |= strides
             in_rows = lowering.rows in placed and target.platform() == "tpu"
             if in_rows:
                 call[lowering.rows] = placed[lowering.rows].read_rows(memories)

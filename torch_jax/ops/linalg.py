@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -121,29 +122,32 @@ def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
     return p, *(_triangles(LU_data) if unpack_data else (none, none))
 
 
-def _determinant_parts(A, A_is_contiguous):
+def _determinant_parts(A, A_strides):
     """Return LU, pivots, the diagonal of U, and the sign of the permutation."""
-    transposed = A_is_contiguous and not jnp.iscomplexobj(A)  # PyTorch's gradient counts on it
+    steps = (math.prod(A.shape[dim + 1 :]) for dim in range(A.ndim))
+    dims = zip(A.shape, A_strides, steps, strict=True)
+    is_plain = all(s == step or n == 1 for n, s, step in dims)
+    transposed = is_plain and not jnp.iscomplexobj(A)  # PyTorch's gradient counts on it
     lu, pivots, _ = lu_factor(A.mT if transposed else A)
     odd = jnp.sum(pivots != jnp.arange(1, A.shape[-1] + 1), axis=-1) % 2
     return lu, pivots, jnp.diagonal(lu, axis1=-2, axis2=-1), (1 - 2 * odd).astype(A.dtype)
 
 
-def _determinant(A, A_is_contiguous):
-    _, lu, pivots = linalg_det(jax.lax.stop_gradient(A), A_is_contiguous=A_is_contiguous)
+def _determinant(A, A_strides):
+    _, lu, pivots = linalg_det(jax.lax.stop_gradient(A), A_strides=A_strides)
     return jnp.linalg.det(A), lu, pivots
 
 
-@op("_linalg_det", contiguous=("A",))
+@op("_linalg_det", strided=("A",))
 @differentiated_as(_determinant)
-def linalg_det(A, *, A_is_contiguous):
-    lu, pivots, diagonal, sign = _determinant_parts(A, A_is_contiguous)
+def linalg_det(A, *, A_strides):
+    lu, pivots, diagonal, sign = _determinant_parts(A, A_strides)
     return sign * jnp.prod(diagonal, axis=-1), lu, pivots
 
 
-@op("_linalg_slogdet", contiguous=("A",))
-def linalg_slogdet(A, *, A_is_contiguous):
-    lu, pivots, diagonal, sign = _determinant_parts(A, A_is_contiguous)
+@op("_linalg_slogdet", strided=("A",))
+def linalg_slogdet(A, *, A_strides):
+    lu, pivots, diagonal, sign = _determinant_parts(A, A_strides)
     sign = sign * jnp.prod(jnp.sign(diagonal), axis=-1)
     return sign, jnp.sum(jnp.log(jnp.abs(diagonal)), axis=-1), lu, pivots
 

@@ -56,10 +56,8 @@ class Lowering(NamedTuple):
         is a keyword of Python), that returns ``(ok, message)`` or
         ``(ok, message, type)``: a traced bool, and text and type (IndexError) of the error
         where it is false (setting ``check_indices``); or None where the dtypes already decide.
-      contiguous: names of tensor arguments whose contiguity PyTorch's formulas look at; the
-        function takes ``<name>_is_contiguous``, a bool, for each.
-      strided: names of tensor arguments by whose strides the outputs' are chosen; the function
-        takes ``<name>_strides`` for each.
+      strided: names of tensor arguments by whose strides outputs, and theirs, are chosen; the
+        function takes ``<name>_strides`` for each.
       channels_last: names of tensor arguments of which one in channels_last strides makes the new
         outputs so too, where these have four or five dims.
       uniform: writes one value everywhere, so that elements it writes may share memory.
@@ -84,7 +82,6 @@ class Lowering(NamedTuple):
     writes: tuple[str, ...] = ()
     meta: bool | str | Callable[..., bool] = True
     check: Callable[..., Any] | None = None
-    contiguous: tuple[str, ...] = ()
     strided: tuple[str, ...] = ()
     channels_last: tuple[str, ...] = ()
     uniform: bool = False

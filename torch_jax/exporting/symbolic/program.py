@@ -236,8 +236,6 @@ def _apply(op: OpOverload, lowering: Lowering, args: tuple, kwargs: dict[str, An
     sig = signature(op, lowering.static, lowering.writes)
     given = dict(zip(sig.names, args, strict=False)) | kwargs
     named = {n: _argument(sig, n, value) for n, value in given.items() if sig.by_name[n] != DROP}
-    for name in lowering.contiguous:
-        named[f"{name}_is_contiguous"] = True
     for name in lowering.strided:
         named[f"{name}_strides"] = geometry.row_major(named[name].shape)
     with promotion.default_float_is(dtypes.to_jax(torch.get_default_dtype())):
