@@ -46,12 +46,11 @@ def checked(op: Any, lowering: Lowering, call: Call) -> Call:
     def check(known: tuple, args: tuple, kwargs: dict[str, Any]) -> None:
         kind, given = _without_floats(known), twins.by_name(op, args, kwargs)
         bound = passed.get(kind)
-        if bound and all(abs(value) < bound for value in _leaves(given, float)):
-            return
-        _refuse(op, infers, given)
-        # with no elements to compute, some kernels check nothing; a trace's numbers are its guards
-        if not all(map(torch.Tensor.numel, tensors_in(args))) or _leaves(given, torch.SymFloat):
-            return
+        if not (bound and all(abs(value) < bound for value in _leaves(given, float))):
+            _refuse(op, infers, given)
+            # without elements some kernels check nothing; a trace's numbers are its guards
+            if not all(map(torch.Tensor.numel, tensors_in(args))) or _leaves(given, torch.SymFloat):
+                return
         if len(passed) >= ENTRIES_REMEMBERED:
             passed.clear()
         if bound is None and kind != known:
