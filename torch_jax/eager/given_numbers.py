@@ -24,24 +24,18 @@ def number_input(value: Any) -> Any:
     kind = type(value)
     if kind is complex and target.platform() == "tpu":
         return np.complex64(value)  # its compiler knows no complex128, not even to convert it
-    if kind is float:
-        known = kind, value if value and value == value else _bits(value)
-    elif kind is complex:
-        known = kind, _bits(value)
-    elif isinstance(value, torch.SymFloat):
+    if isinstance(value, torch.SymFloat):
         return numbers.given(value)
-    else:
-        known = kind, value
-    if ACTIVE.recorder is None and ACTIVE.tracer is None:
-        array = _numbers.get(known)
-        if array is not None:
-            return array
     if ACTIVE.tracer is not None:  # a literal of the program; an array would become an input
         return value
     if kind is int and not -(1 << 63) <= value < 1 << 63:
         return np.uint64(value)  # JAX takes Python's integers for int64
     if ACTIVE.recorder is not None:  # a recording takes its numbers all together
         return value
+    known = kind, value if value and value == value and kind is not complex else _bits(value)
+    array = _numbers.get(known)
+    if array is not None:
+        return array
     if known not in _numbers:
         if len(_numbers) >= ENTRIES_REMEMBERED:  # a schedule of ever new numbers must not grow this
             _numbers.clear()
