@@ -91,10 +91,7 @@ def copy_shared(arrays: list[Any], donated: Collection[int]) -> None:
     caller must hold the arrays in ``arrays`` alone.
     """
     jax_core.free_seen()  # what PyTorch has seen counts as held until then
+    are_marked = bool(crossed.MARKED)  # nearly always no array is
     for at in donated:
-        if sys.getrefcount(arrays[at]) > _ALONE:
+        if sys.getrefcount(arrays[at]) > _ALONE or (are_marked and crossed.is_marked(arrays[at])):
             arrays[at] = copy_of(arrays[at])
-    if crossed.MARKED:  # a loop of its own: nearly always no array is marked
-        for at in donated:
-            if crossed.is_marked(arrays[at]):
-                arrays[at] = copy_of(arrays[at])
