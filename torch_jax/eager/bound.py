@@ -13,18 +13,7 @@ from typing import Any
 
 from torch_jax.budgets import ENTRIES_BETWEEN_LOOKS_AT_MAPS, SHARE_OF_MEMORY_MAPS
 
-
-class Tally:
-    """Calls of an operator that compile nothing."""
-
-    __slots__ = ("name", "uses")
-
-    def __init__(self, name: str):
-        self.name, self.uses = name, 0
-        _tallies.append(self)
-
-
-_tallies: list[Tally] = []
+UNCOMPILED: dict[str, list[int]] = {}  # of operators, the number of calls that compile nothing
 _kernels: weakref.WeakSet[Any] = weakref.WeakSet()  # the kernels that have compiled something
 _count = 0
 _gone = 0  # calls of entries that were dropped
@@ -34,12 +23,12 @@ _before: dict[int, int] = {}  # calls of those that stayed, by their numbers
 def calls() -> int:
     """Return the number of calls of operators so far: eager, recorded, or traced."""
     compiled = (e.uses for kernel in list(_kernels) for e in list(kernel.cache.values()))
-    return _gone + sum(compiled) + sum(tally.uses for tally in _tallies)
+    return _gone + sum(compiled) + sum(uses for (uses,) in list(UNCOMPILED.values()))
 
 
 def names() -> list[str]:
     """Return the operators that have entries or were called without, by name."""
-    called = {tally.name for tally in _tallies if tally.uses}
+    called = {name for name, (uses,) in list(UNCOMPILED.items()) if uses}
     return sorted(called | {kernel.op.name() for kernel in list(_kernels) if kernel.cache})
 
 

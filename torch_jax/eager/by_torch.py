@@ -48,7 +48,8 @@ def on_cpu(op: Any, is_random: Any = False) -> Call | None:
 
 
 def _functional(op: Any, by_xla: Call, run: Call) -> Call:
-    uncast, tally = pytorch.without_autocast_of_cpu(run), bound.Tally(op.name())
+    uncast = pytorch.without_autocast_of_cpu(run)
+    tally = bound.UNCOMPILED.setdefault(op.name(), [0])
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if ACTIVE.recorder is not None or not holds_new():
@@ -66,7 +67,7 @@ def _functional(op: Any, by_xla: Call, run: Call) -> Call:
         finally:
             del given, named
             _free_seen()
-        tally.uses += 1
+        tally[0] += 1
         return taken(result) if type(result) is torch.Tensor else _taken(result)
 
     return call
@@ -74,7 +75,8 @@ def _functional(op: Any, by_xla: Call, run: Call) -> Call:
 
 def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
     lists = counted_lists(op, sig)
-    uncast, tally = pytorch.without_autocast_of_cpu(run), bound.Tally(op.name())
+    uncast = pytorch.without_autocast_of_cpu(run)
+    tally = bound.UNCOMPILED.setdefault(op.name(), [0])
 
     def compute(given: tuple[list[Any], dict[str, Any]]) -> Any:
         args, kwargs = given
@@ -95,7 +97,7 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
             _free_seen()
         if result is Elsewhere:
             return by_xla(*args, **kwargs)
-        tally.uses += 1
+        tally[0] += 1
         for at in lists:
             count_writes(args[at])
         results = [result] if len(sig.returns) == 1 else list(result or ())
