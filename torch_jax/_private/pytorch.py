@@ -223,7 +223,7 @@ below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
 AFTER_AUTOGRAD = _lookup("_C._after_autograd_keyset")
 
 
-def takes_errors(key: str, found: list[tuple[bytes, Any]]) -> Iterator[None]:
+def takes_errors(key: str, found: dict[bytes, Any]) -> Iterator[None]:
     """Return an iterator, each step of which takes the error that is set but not raised.
 
     C++ may call where Python must not run. All of it is C: there is no line of Python in which the
@@ -231,18 +231,19 @@ def takes_errors(key: str, found: list[tuple[bytes, Any]]) -> Iterator[None]:
     collector, and with it another thread, which takes a step, too. So an error is copied where
     nothing is allocated between, and then belongs to its own step.
 
-    ``found`` gets the addresses of an error's type, value and traceback, of which :func:`error_at`
-    makes an error, with the list that this thread carries by the name ``key``.
+    ``found`` gets, by the addresses of an error's type, value and traceback, of which
+    :func:`error_at` makes an error, the list that this thread carries by the name ``key``.
     """
     parts = _Parts()
     size = ctypes.sizeof(ctypes.c_void_p)
     places = tuple(ctypes.byref(parts, n * size) for n in range(3))
     fetched = itertools.starmap(_fetch_error, itertools.repeat(places))
+    kinds = map(operator.itemgetter(0), itertools.repeat(parts))  # None: no error is set
+    asked = map(operator.itemgetter(1), zip(fetched, kinds, strict=False))
     copies = map(bytes, itertools.repeat(parts))
-    copied = map(operator.itemgetter(1), zip(fetched, copies, strict=False))
-    are_set = map(filter, itertools.repeat(bytes(parts).__ne__), zip(copied))  # none, or one
-    carried = map(get_carried, itertools.repeat(key))  # called only where there is an error
-    return map(found.extend, map(zip, are_set, itertools.repeat(carried)))
+    kept = map(found.__setitem__, copies, map(get_carried, itertools.repeat(key)))
+    does: Any = map({None: int}.get, asked, itertools.repeat(kept.__next__))
+    return map(operator.call, does)
 
 
 def error_at(addresses: bytes) -> BaseException:

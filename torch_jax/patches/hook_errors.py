@@ -32,7 +32,7 @@ _ONE_ACCELERATOR = (
     "on the other one in a process that does not import torch_jax."
 )
 
-_found: list[tuple[bytes, list]] = []  # where errors are, each with the list of its backward pass
+_found: dict[bytes, list] = {}  # by where errors are, the list of the backward pass of each
 
 _passes: set[int] = set()  # backward passes under way
 _changing = threading.Lock()
@@ -80,10 +80,10 @@ def _end(noted: list) -> None:
 
 def _errors_of(noted: list) -> list[BaseException]:
     """Return the errors of a backward pass, and forget them."""
-    with _changing:  # other threads may append errors meanwhile
-        own = [at for at, (_, whose) in enumerate(_found) if whose is noted]
-        addresses = [_found.pop(at)[0] for at in reversed(own)]
-    return [pytorch.error_at(one) for one in reversed(addresses)]
+    own = [at for at, whose in list(_found.items()) if whose is noted]
+    for at in own:
+        del _found[at]
+    return list(map(pytorch.error_at, own))
 
 
 @patch("torch.autograd.Variable._execution_engine", AT_FIRST_USE)
