@@ -21,7 +21,11 @@ from torch_jax.budgets import ENTRIES_REMEMBERED
 def outside_traces() -> Callable[[], bool]:
     """Return the function that :func:`is_outside_traces` calls, for hot paths."""
     core = importlib.import_module("jax._src.core")
-    return getattr(core, "trace_state_clean", lambda: False)
+    names = "trace_state_strong_ref eval_trace axis_env_state top_axis_env".split()
+    if not all(hasattr(core, name) for name in names):
+        return getattr(core, "trace_state_clean", lambda: False)
+    state, at_once, axes, none = (getattr(core, name) for name in names)
+    return lambda: state.value is at_once and axes.value is none
 
 
 def is_outside_traces() -> bool:
@@ -345,9 +349,10 @@ def tensor_maker() -> Callable[[Any], Any]:
 
 def free_seen() -> None:
     """Let go of arrays that other libraries have let go of, which JAX holds until it is asked."""
-    _collector()()
+    collector()()
 
 
 @functools.cache
-def _collector() -> Callable[[], Any]:
+def collector() -> Callable[[], Any]:
+    """Return the function that :func:`free_seen` calls, for hot paths."""
     return _of_jaxlib("collect_garbage") or bool

@@ -26,7 +26,7 @@ Call = Callable[..., Any]
 SERVED: set[Any] = set()  # the overloads that PyTorch's kernels serve
 
 _autocast = torch.is_autocast_enabled
-_free_seen = jax_core.free_seen
+_free_seen = jax_core.collector()
 _VALUES = frozenset((int, float, bool, complex, str, type(None), torch.dtype, torch.memory_format))
 
 
