@@ -181,8 +181,12 @@ def cut() -> None:
     if State.count <= most:
         return
     with _cutting:
-        kept = _lately(list(_programs.values())[::-1], most // 2)
-        State.count = _keep(ROOT, kept)
+        kept = {ROOT} | _lately(list(_programs.values())[::-1], most // 2)
+        for state in kept:
+            for key, child in list(state.after.items()):
+                if child not in kept:
+                    state.after.pop(key, None)
+        State.count = len(kept)
         for program, state in list(_programs.items()):
             if state not in kept:
                 _programs.pop(program, None)
@@ -197,17 +201,3 @@ def _lately(ends: Iterable[State], most: int) -> set[State]:
             break
         kept |= way
     return kept
-
-
-def _keep(root: State, kept: set[State]) -> int:
-    """Cut off all but these states; returns how many are left."""
-    count, left = 0, [root]
-    while left:
-        state = left.pop()
-        count += 1
-        for key, child in list(state.after.items()):
-            if child in kept:
-                left.append(child)
-            else:
-                state.after.pop(key, None)
-    return count
