@@ -153,15 +153,9 @@ def intervals(closed: Any, operands: Sequence[Interval]) -> list[Interval]:
     for equation in jaxpr.eqns:
         found = _equation(equation, [of(atom) for atom in equation.invars])
         for variable, interval in zip(equation.outvars, found, strict=True):
-            known[variable] = _within(interval, _whole(variable.aval))
+            whole = _whole(variable.aval)  # for what the dtype does not hold: integers wrap around
+            known[variable] = interval if whole and _hull(interval, whole) == whole else whole
     return [of(atom) for atom in jaxpr.outvars]
-
-
-def _within(interval: Interval, whole: Interval) -> Interval:
-    """Return the interval if the dtype holds it, else the whole dtype: integers wrap around."""
-    if interval is None or whole is None:
-        return whole
-    return interval if whole[0] <= interval[0] and interval[1] <= whole[1] else whole
 
 
 def _equation(equation: Any, given: list[Interval]) -> list[Interval]:
