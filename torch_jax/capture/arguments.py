@@ -74,7 +74,9 @@ class Arguments:
         rest = rest_of(*tensors)
         are_whole = whole or rest.shapes == list(map(shape_of, tensors[0]))
         if not are_whole and (parts := _parts(leaves, *tensors)):
-            leaves = [_copy(leaf) if at in parts else leaf for at, leaf in enumerate(leaves)]
+            for at, part in parts.items():
+                with torch.inference_mode(part.is_inference()):
+                    leaves[at] = part.clone()
             tensors = _tensors_of(leaves)
             rest = rest_of(*tensors)
         fields = (args, kwargs), leaves, key, parts, *tensors[:2], rest
@@ -150,8 +152,3 @@ def _is_part(tensor: torch.Tensor) -> bool:
         and memory.dtype == dtypes.to_jax(tensor.dtype)
         and not (tensor.is_conj() or tensor.is_neg() or tensor.__dict__)
     )
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    with torch.inference_mode(tensor.is_inference()):
-        return tensor.clone()

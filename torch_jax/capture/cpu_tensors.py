@@ -79,7 +79,8 @@ class Host:
         """Run an operator that takes or makes CPU tensors."""
         leaves, form = trees.flatten((args, kwargs))
         operands = [leaf for leaf in leaves if is_host(leaf)]
-        if _crosses(func, leaves, kwargs):
+        crosses = goes_to(kwargs, "jax") if func is _TO_COPY else any(map(is_jax_tensor, leaves))
+        if crosses:
             if operands and func is not _TO_COPY and all(map(self._is_fixed, operands)):
                 try:  # as lengths of packed sequences
                     return self._note_results(self._observer.on_device(func, args, kwargs))
@@ -143,8 +144,3 @@ class Host:
             if is_host(leaf) and leaf.untyped_storage() is memory:
                 return at
         return tensor.detach()
-
-
-def _crosses(func: Any, leaves: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Return whether an operator takes CPU tensors to the device."""
-    return goes_to(kwargs, "jax") if func is _TO_COPY else any(map(is_jax_tensor, leaves))

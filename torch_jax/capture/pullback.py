@@ -61,7 +61,9 @@ class Pullback:
         self._saved_results = [
             at for at, one in enumerate(outputs) if id(one.untyped_storage()) in saved
         ]
-        given = [_stand_in(one) for one in outputs]
+        with x64():
+            zeros = [jnp.zeros(one.shape, transfer.value_of(one.detach()).dtype) for one in outputs]
+        given = [storage.wrap(zero, one.dtype) for zero, one in zip(zeros, outputs, strict=True)]
         for at, one in enumerate(given):
             observer.storages.makes(one)
             observer.storages.comes_from(storage.held_by(one), OfGradient(at))
@@ -161,12 +163,6 @@ def _take_back_writes(observer: Observer, before: dict[int, Any]) -> None:
         if one.storage.array is not old:
             one.storage.array = old
             observer.refuse("its backward pass, which its caller runs, writes into a tensor")
-
-
-def _stand_in(result: torch.Tensor) -> torch.Tensor:
-    with x64():
-        array = jnp.zeros(tuple(result.shape), transfer.value_of(result.detach()).dtype)
-    return storage.wrap(array, result.dtype)
 
 
 def _place(observer: Observer, memory: Any) -> Any:

@@ -75,9 +75,9 @@ class NewTensor(NamedTuple):
 
 
 class InputView(NamedTuple):
-    """A new tensor over the memory of an argument, or of an older tensor."""
+    """A new tensor over the memory of an argument, by its place, or of an older tensor."""
 
-    input: Any  # ``Argument`` or ``Same``
+    owner: Any
     form: Form
 
 
@@ -155,7 +155,7 @@ class Call:
             return trees.owned(leaf.owner, self.arguments).grad
         if kind is FixedTensor:
             return leaf.form.over(storage.storage_of(leaf.array))
-        return leaf.form.over(self.leaf(leaf.input).untyped_storage())
+        return leaf.form.over(trees.owned(leaf.owner, self.arguments).untyped_storage())
 
     def _tensor(self, leaf: NewTensor) -> torch.Tensor:
         tensor = self._tensors.get(leaf.number)
@@ -237,9 +237,7 @@ class Results:
         if self._wants_gradient(value):
             self._observer.refuse("it returns a view of an older tensor that wants gradients")
         older = self._observer.storages.met[place].tensor
-        owner = self._observer.owner(older)
-        given = Argument(owner) if type(owner) is int else Same(older)
-        return InputView(given, Form.of(value))
+        return InputView(self._observer.owner(older), Form.of(value))
 
 
 def _alike(was: Any, now: Any) -> bool:
