@@ -303,17 +303,11 @@ def bitcast(flat: jax.Array, dtype: np.dtype) -> jax.Array:
         return flat
     if jnp.issubdtype(flat.dtype, jnp.complexfloating):
         return bitcast(jnp.stack([flat.real, flat.imag], -1).reshape(-1), dtype)
-    if flat.dtype == jnp.bool_:
-        return bitcast(flat.astype(jnp.uint8), dtype)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         part = np.finfo(dtype).dtype
         pairs = bitcast(flat, part).reshape(-1, 2)
         return lax.complex(pairs[:, 0], pairs[:, 1])
-    if dtype == jnp.bool_:
-        return bitcast(flat, np.dtype(np.uint8)) != 0
-    if flat.dtype.itemsize < dtype.itemsize:
-        flat = flat.reshape(-1, dtype.itemsize // flat.dtype.itemsize)
-    return lax.bitcast_convert_type(flat, dtype).reshape(-1)
+    return flat.view(np.uint8) != 0 if dtype == jnp.bool_ else flat.view(dtype)
 
 
 def _split(base: Shape, dims) -> Shape | None:
@@ -356,18 +350,15 @@ def _walk(base: Shape, dims, offset: int) -> Lens | None:
         for i, (s, n) in enumerate(zip(strides, base, strict=True))
     ]
     for n, start, group in zip(base, starts, groups, strict=True):
-        if not _nested(group) or start + _extent(group) >= n:
+        # each dim must step over all inner ones, so that no two elements coincide
+        nested = all(step > _extent(group[i + 1 :]) for i, (_, step) in enumerate(group))
+        if not nested or start + _extent(group) >= n:
             return None
     return (Reshape(base), *_cut(list(base), groups, starts))
 
 
 def _extent(group) -> int:
     return sum((n - 1) * step for n, step in group)
-
-
-def _nested(group) -> bool:
-    """Return whether each dim steps over all inner ones, so that no two elements coincide."""
-    return all(step > _extent(group[i + 1 :]) for i, (_, step) in enumerate(group))
 
 
 def _cut(shape: list[int], groups, starts) -> list[Step]:
