@@ -53,10 +53,12 @@ def ask() -> None:
         waiting: list[_Late] = []
         together: dict[Any, list[_Late]] = defaultdict(list)
         for one in _late:
-            array = _array(one.flag)
-            if array is None:
+            flag = one.flag
+            if isinstance(flag, Node) and flag.recording is not None:  # its program has yet to run
                 waiting.append(one)
-            elif type(array) is not Absent:
+                continue
+            array = flag.array if isinstance(flag, Node) else flag
+            if type(array) is not Absent:
                 together[array.sharding].append(one._replace(flag=array))
         _late[:] = waiting
         for some in together.values():
@@ -77,13 +79,6 @@ def raise_failed() -> None:
     for flag, message, kind in failed:
         if not _holds(flag, if_failed=True):  # waiting for its other results says so
             raise kind(f"{message} (in an earlier call; check_indices='always' raises at once)")
-
-
-def _array(flag: Any) -> Any:
-    """Return the array; None where its program has yet to run."""
-    if not isinstance(flag, Node):
-        return flag
-    return flag.array if flag.recording is None else None
 
 
 def _all(flags: list[jax.Array]) -> jax.Array:
