@@ -166,11 +166,8 @@ def placed(array: Any, sharding: Any) -> jax.Array:
         return absent.Absent(array.shape, array.dtype, sharding)
     if processes.is_wide(sharding):
         return processes.laid(array, sharding)
-    with x64():
-        if jax_core.is_outside_traces():
-            return jax.device_put(array, sharding)
-        with jax_core.outside_of_traces():
-            return jax.device_put(array, sharding)
+    with x64(), jax_core.outside_of_traces():
+        return jax.device_put(array, sharding)
 
 
 def kept(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
