@@ -181,7 +181,7 @@ def test_a_script_that_is_not_there(name, tmp_path, capsys):
 def test_a_call_of_a_line_is_one_visit(monkeypatch):
     """The first step of an optimizer compiles for each parameter, in one call of its line."""
     monkeypatch.setattr(costs, "_costs", None)
-    monkeypatch.setattr(costs.LISTENING, "listener", None)
+    monkeypatch.setattr(costs.costs, "listener", None)
     weights = [torch.ones(3, n + 1).to("jax").requires_grad_() for n in range(40, 50)]
     for weight in weights:
         weight.grad = torch.ones(3, weight.shape[1]).to("jax")
@@ -199,7 +199,7 @@ def test_a_call_of_a_line_is_one_visit(monkeypatch):
 @pytest.mark.usefixtures("eager_by_xla")
 def test_the_report_counts_what_xla_did(monkeypatch):
     monkeypatch.setattr(costs, "_costs", None)
-    monkeypatch.setattr(costs.LISTENING, "listener", None)
+    monkeypatch.setattr(costs.costs, "listener", None)
     x = torch.ones(3, 59).to("jax")
     costs.listen()
     for _ in range(5):

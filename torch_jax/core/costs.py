@@ -28,26 +28,22 @@ class Cost(NamedTuple):
     programs: Counts = NOTHING  # XLA's for it
 
 
-class LISTENING:
-    """The listener of this process."""
-
-    listener: Callable[[Cost], None] | None = None
-
-
+listener: Callable[[Cost], None] | None = None  # of this process
 _here = threading.local()  # ``is_inside``: the step is part of a measured one
 
 
 def note(kind: str, what: str, seconds: float, count: int = 0, programs: Counts = NOTHING) -> None:
     """Report a step; a step within :func:`measured` counts there.
 
-    >>> LISTENING.listener = lambda cost: print(cost[:4])
+    >>> from torch_jax.core import costs
+    >>> costs.listener = lambda cost: print(cost[:4])
     >>> note("to_host", "", 0.5, 8)
     ('to_host', '', 0.5, 8)
-    >>> LISTENING.listener = None
+    >>> costs.listener = None
     """
-    listener = LISTENING.listener
-    if listener is not None and not getattr(_here, "is_inside", False):
-        listener(Cost(kind, what, seconds, count, programs))
+    heard = listener
+    if heard is not None and not getattr(_here, "is_inside", False):
+        heard(Cost(kind, what, seconds, count, programs))
 
 
 # of programs that are compiled or loaded where nothing is measured
@@ -59,7 +55,7 @@ compilations.listeners.append(
 @contextlib.contextmanager
 def measured(kind: str, what: str) -> Iterator[None]:
     """Measure a block that is expensive as a whole, and report its cost."""
-    if LISTENING.listener is None or getattr(_here, "is_inside", False):
+    if listener is None or getattr(_here, "is_inside", False):
         yield
         return
     _here.is_inside, start, before = True, time.perf_counter(), compilations.here()

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from torch_jax.core import user_code, waking
+from torch_jax.core import costs, user_code, waking
 from torch_jax.core.compilations import Counts
-from torch_jax.core.costs import LISTENING, Cost
+from torch_jax.core.costs import Cost
 from torch_jax.eager import bound
 
 VARIABLE = "TORCH_JAX_RUN"  # the folder in which children of the script leave their costs
@@ -98,13 +98,13 @@ def listen(at_first: Callable[[], Any] = lambda: None) -> None:
     """Collect costs from here on, and in forked children, too."""
     global _costs
     _costs = Costs(at_first)
-    LISTENING.listener = _costs.add
+    costs.listener = _costs.add
     multiprocessing.util.register_after_fork(Costs, lambda _: _begin_in_a_fork())
 
 
 def stop() -> None:
     """Collect no longer."""
-    LISTENING.listener = None
+    costs.listener = None
 
 
 def measured() -> dict[str, Any]:
@@ -134,7 +134,7 @@ def follow() -> None:
 
 def _begin_in_a_fork() -> None:
     """Begin in a forked child without its parent's costs; it ends without ``atexit``."""
-    if LISTENING.listener is not None:
+    if costs.listener is not None:
         listen()
         multiprocessing.util.Finalize(None, _leave, exitpriority=1)
 
