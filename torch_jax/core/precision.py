@@ -82,12 +82,10 @@ def state() -> Precisions:
     """Return the precisions that hold for the caller now."""
     if scoped := _scopes.values():
         return scoped[-1]
-    settings = _settings()
-    if settings is None:
-        return _by_torch()
-    matmul, conv = settings
-    switches = _by_torch()
-    return Precisions(matmul or switches.matmul, conv or switches.conv)
+    (matmul, conv), switches = _settings(), _by_torch()
+    if matmul or conv:
+        return Precisions(matmul or switches.matmul, conv or switches.conv)
+    return switches
 
 
 def with_dtype() -> tuple[torch.dtype, Precisions]:
@@ -101,12 +99,10 @@ def with_switch() -> tuple[str | None, Precisions]:
 
 
 @functools.cache
-def _settings() -> tuple[str | None, str | None] | None:
-    """Return the settings for matrix products and convolutions; None where neither is set."""
-    matmul, conv = (config.get(f"{kind}_precision") for kind in ("matmul", "conv"))
-    if matmul == conv == "torch":
-        return None
-    return (matmul if matmul != "torch" else None), (conv if conv != "torch" else None)
+def _settings() -> list[str | None]:
+    """Return the settings for matrix products and convolutions; None for those that are not set."""
+    found = (config.get(f"{kind}_precision") for kind in ("matmul", "conv"))
+    return [None if one == "torch" else one for one in found]
 
 
 config.listeners.append(_settings.cache_clear)
