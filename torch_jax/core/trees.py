@@ -111,17 +111,14 @@ def _register(kind: type, container: Container) -> None:
 
     def with_keys(value: Any) -> tuple[Iterable[tuple[Any, Any]], Any]:
         children, (names, rest) = flatten(value)
-        return [(_key_of(n), c) for n, c in zip(names, children, strict=True)], (names, rest)
+        kinds = jax.tree_util.FlattenedIndexKey, jax.tree_util.GetAttrKey
+        keys = (kinds[isinstance(name, str)](name) for name in names)
+        return zip(keys, children, strict=True), (names, rest)
 
     with _LOCK:
         if not _REGISTRY.is_node(kind):  # by another thread
             _REGISTRY.register_node(kind, flatten, unflatten, with_keys)
             jax.tree_util.register_pytree_node(kind, flatten, unflatten, with_keys)
-
-
-def _key_of(name: Any) -> Any:
-    kinds = jax.tree_util.GetAttrKey, jax.tree_util.FlattenedIndexKey
-    return kinds[not isinstance(name, str)](name)
 
 
 def _as_jax_does(node: Any) -> tuple[list[Any], Any]:
