@@ -91,5 +91,4 @@ def _lose() -> None:
             listener()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_lose)
+os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_lose)

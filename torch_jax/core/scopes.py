@@ -39,8 +39,7 @@ def _after_fork() -> None:
     _lock = threading.RLock()  # a thread of the parent may hold the old lock for ever
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Scopes:

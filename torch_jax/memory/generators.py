@@ -191,8 +191,7 @@ def _fresh_locks() -> None:
         generator._lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_fresh_locks)
+os.register_at_fork(after_in_child=_fresh_locks)
 
 
 def as_state(seed: int, offset: int) -> torch.Tensor:
