@@ -155,15 +155,15 @@ def guards_of(size: Any) -> list[Any]:
 
 
 def tensor_guards(tensors: list[Any]) -> Callable[..., bool]:
-    """Return a check whether tensors have the dtype, geometry and so on of these; in C++ if any."""
-    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    kind = getattr(guards, "TensorGuards", None)
-    if kind is not None and tensors:
-        with pytorch.no_dispatch_modes():  # a mode would count among the properties of tensors
-            check = kind(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-        return lambda *now: check(*now) or _fit_without_modes(check, now)
-    forms = list(map(_form, tensors))
-    return lambda *now: all(_form(t) == form for t, form in zip(now, forms, strict=True))
+    """Return a check whether tensors have the dtype, geometry and so on of these; in C++."""
+    if not tensors:
+        return lambda: True
+    with pytorch.no_dispatch_modes():  # a mode would count among the properties of tensors
+        check = _Guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return lambda *now: check(*now) or _fit_without_modes(check, now)
+
+
+_Guards = pytorch._lookup("_C._dynamo.guards.TensorGuards")
 
 
 def _fit_without_modes(check: Callable[..., bool], tensors: Sequence[Any]) -> bool:
@@ -171,7 +171,3 @@ def _fit_without_modes(check: Callable[..., bool], tensors: Sequence[Any]) -> bo
         return False
     with pytorch.no_dispatch_modes():
         return check(*tensors)
-
-
-def _form(tensor: Any) -> tuple:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad

@@ -311,13 +311,8 @@ context_decorator = _lookup("utils._contextlib.context_decorator")
 
 # The keys of PyTorch's composites, in the order in which its dispatcher prefers them.
 COMPOSITE_KEYS = [
-    getattr(torch._C.DispatchKey, name)
-    for name in (
-        "CompositeImplicitAutograd",
-        "CompositeExplicitAutograd",
-        "CompositeExplicitAutogradNonFunctional",
-    )
-    if hasattr(torch._C.DispatchKey, name)
+    _lookup(f"_C.DispatchKey.Composite{kind}")
+    for kind in ("ImplicitAutograd", "ExplicitAutograd", "ExplicitAutogradNonFunctional")
 ]
 
 
@@ -378,10 +373,6 @@ dispatch_stack = _lookup("utils._python_dispatch._get_current_dispatch_mode_stac
 _function_stack = _lookup("overrides._get_current_function_mode_stack")
 
 
-def _device_context() -> Any:
-    return getattr(importlib.import_module("torch.utils._device"), "DeviceContext", None)
-
-
 def default_device() -> Any:
     """Return the device of factory functions on this thread, if a mode sets one."""
     devices = [mode.device for mode in _open_function_modes() if _sets_device(mode)]
@@ -389,8 +380,7 @@ def default_device() -> Any:
 
 
 def _sets_device(mode: Any) -> bool:
-    kind = _device_context()
-    return kind is not None and isinstance(mode, kind)
+    return isinstance(mode, importlib.import_module("torch.utils._device").DeviceContext)
 
 
 def _open_function_modes() -> list[Any]:
@@ -442,9 +432,8 @@ def takers_of_devices() -> list[tuple[Any, str]]:
     They are the constructor of the mode that ``with torch.device(...)`` and ``set_default_device``
     enter, and the function that casts arguments under ``torch.amp.custom_fwd``.
     """
-    autocast = importlib.import_module("torch.amp.autocast_mode")
-    places = [(_device_context(), "__init__"), (autocast, "_cast")]
-    return [(owner, name) for owner, name in places if hasattr(owner, name)]
+    context = importlib.import_module("torch.utils._device").DeviceContext
+    return [(context, "__init__"), (importlib.import_module("torch.amp.autocast_mode"), "_cast")]
 
 
 _set_versions = getattr(torch._C._autograd, "_unsafe_set_version_counter", None)
