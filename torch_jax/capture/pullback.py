@@ -120,10 +120,10 @@ class Pullback:
     def run(self, saved: list[Any], gradients: Sequence[torch.Tensor], drawn_from: Any) -> list:
         """Return the gradients of the inputs."""
         given = {OfGradient(at): transfer.value_of(one) for at, one in enumerate(gradients)}
-        arrays = [
-            given[source] if isinstance(source, OfGradient) else _now(array)
-            for source, array in zip(self._sources, saved, strict=True)
-        ]
+        # of CPU tensors the elements that the backward pass finds
+        arrays = [one.read(()) if isinstance(one, OfHost) else one for one in saved]
+        for at, source in enumerate(self._sources):
+            arrays[at] = given[source] if isinstance(source, OfGradient) else arrays[at]
         found = self._program(*self._numbers.of_call([], drawn_from), arrays)
         results: dict[Any, Any] = given | dict(zip(self._program.outputs, found, strict=True))
         return [
@@ -182,11 +182,6 @@ def _saved(source: Any, of_node: dict[int, Any], storages: list[Any], leaves: Se
     if isinstance(source, OfHost):
         return source._replace(tensor=trees.owned(source.tensor, leaves))
     return None if isinstance(source, OfGradient) else source.array
-
-
-def _now(saved: Any) -> Any:
-    """Return an array; a CPU tensor's elements are those that the backward pass finds."""
-    return saved.read(()) if isinstance(saved, OfHost) else saved
 
 
 class _Connected(torch.autograd.Function):
