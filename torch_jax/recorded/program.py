@@ -103,7 +103,6 @@ class Program:
         self._scalars = [at for at in self.floats.shared if at not in self._doubles]
         self._last: tuple[Any, Any, Sequence[Any]] = None, None, ()  # numbers on the device
         self._kept = [_Kept(), _Kept(), _Kept(), _Kept(list)]  # of three vectors, and of these
-        self.needed = frozenset(outputs)
         self._compiled: Any = None
         self._made = compilations.NOTHING  # by another thread
         jitted: Any = functools.partial(
@@ -403,7 +402,7 @@ def program_for(
 
 def _serving(programs: list, wanted: tuple[int, ...], dead: frozenset[int]) -> Program | None:
     """Return the program that gives least beside the wanted results, and loses dead arrays only."""
-    given = (one for one in programs if one.needed.issuperset(wanted))
+    given = (one for one in programs if one.places.keys() >= {*wanted})
     fitting = (one for one in given if dead.issuperset(one.donated))
     return min(fitting, key=lambda one: (len(one.outputs), -len(one.donated)), default=None)
 
