@@ -154,10 +154,8 @@ def _factory(original: Any) -> Callable[..., Any]:
 
 def _with_device(kwargs: dict[str, Any], caller: str) -> dict[str, Any]:
     device = kwargs.get("device")
-    if device is None and kwargs.get("pin_memory"):
-        return _unpinned(kwargs | {"device": "cpu"})
-    if device is not None:
-        return _unpinned(kwargs)
+    if device is not None or kwargs.get("pin_memory"):
+        return _unpinned(kwargs | {"device": "cpu" if device is None else device})
     elsewhere = kwargs.get("out") is not None
     inside = caller.startswith("torch.") and not caller.startswith(_FOR_USERS)
     if elsewhere or inside or not regions.fills_in():
