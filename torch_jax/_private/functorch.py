@@ -48,10 +48,9 @@ def forward_mode() -> bool:
     return getattr(forward_ad, "_current_level", -1) >= 0
 
 
-def kernel_under_vmap(op: Any) -> Callable[..., Any] | None:
+def kernel_under_vmap(op: Any) -> Callable[..., Any]:
     """Return PyTorch's rule of an overload under vmap, or a loop, which take the keys first."""
-    get_kernel = getattr(torch.library, "get_kernel", None)
-    return None if get_kernel is None else get_kernel(op, BATCHED).call_boxed
+    return torch.library.get_kernel(op, BATCHED).call_boxed
 
 
 def has_rule(name: str) -> bool:

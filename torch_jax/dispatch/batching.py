@@ -76,9 +76,7 @@ def _overloads() -> Iterator[Any]:
 
 def _register(library: Any, op: Any, rule: Rule) -> None:
     """Serve an overload under vmap by a rule where one of its tensors is on the device."""
-    before = functorch.kernel_under_vmap(op)
-    if before is None:  # tensors of other devices could not go PyTorch's way
-        return
+    before = functorch.kernel_under_vmap(op)  # by which tensors of other devices go
 
     def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
         if any(t.device.type == pytorch.DEVICE_TYPE for t in tensors_in((args, kwargs))):
