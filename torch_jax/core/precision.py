@@ -73,8 +73,6 @@ class matmul_precision:
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Hold the precision while ``function`` runs; a generator or coroutine function too."""
-        if not callable(function) or isinstance(function, type):
-            raise TypeError(f"matmul_precision decorates functions, not {function!r}")
         return decorate(self, function)
 
 

@@ -97,6 +97,8 @@ class Scopes:
 
 def decorate(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``function`` to run inside ``context``: for generators, only while their code runs."""
+    if not callable(function) or isinstance(function, type):
+        raise TypeError(f"{type(context).__name__} decorates functions, not {function!r}")
     if inspect.isasyncgenfunction(function):
         return functools.wraps(function)(_async_generator(context, function))
     if not inspect.iscoroutinefunction(function):

@@ -64,8 +64,6 @@ class Environment:
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Enable it while ``function`` runs; a generator or coroutine function, too."""
-        if not callable(function) or isinstance(function, type):
-            raise TypeError(f"an environment decorates functions, not {function!r}")
         return decorate(self, function)
 
     def override(self, target: Any, function: Any = None, **options: Any) -> Any:
