@@ -214,24 +214,20 @@ class ProcessGroup(_Base):
 
     # --- reductions -------------------------------------------------------------------------------
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Reduce tensors over the processes, in place."""
-        return self._all_reduce("allreduce", tensors, opts)
-
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+    def _all_reduce(self, name: str, tensors: Any, opts: Any = None, keep: bool = True) -> Any:
         """Reduce tensors over the processes, in place, as one program."""
-        return self._all_reduce("allreduce_coalesced", tensors, opts)
-
-    def _all_reduce(self, name: str, tensors: Any, options: Any, keep: bool = True) -> Any:
         tensors = _list(tensors)
         if not _is_on_device(tensors):
-            return self._on_host(name, (tensors,), tensors, options)
-        op, given = _reduction(options, tensors)
+            return self._on_host(name, (tensors,), tensors, opts)
+        op, given = _reduction(opts, tensors)
         if not _has_program(op, tensors):
             filled = tensors if keep else []
-            return self._on_host(name, (tensors,), filled, options, alike=tensors, static=(op,))
+            return self._on_host(name, (tensors,), filled, opts, alike=tensors, static=(op,))
         outputs = tensors if keep else [torch.empty_like(tensor) for tensor in tensors]
-        return self._program(name, programs.all_reduce, (op,), given, outputs, options)
+        return self._program(name, programs.all_reduce, (op,), given, outputs, opts)
+
+    allreduce = functools.partialmethod(_all_reduce, "allreduce")
+    allreduce_coalesced = functools.partialmethod(_all_reduce, "allreduce_coalesced")
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors over the processes into those of one."""
