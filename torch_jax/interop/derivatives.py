@@ -159,10 +159,8 @@ class Differentiable:
                 chosen = [results[i] for i in outputs]
                 yield _gradients_of(chosen, [t for t in given if t.requires_grad], gradients, True)
 
-        key = outputs, count
-        if key not in self._backward_passes:
-            self._backward_passes[key] = Differentiable(backward_pass, self._begin)
-        return self._backward_passes[key]
+        new = Differentiable(backward_pass, self._begin)
+        return self._backward_passes.setdefault((outputs, count), new)
 
 
 def _pullback(
