@@ -64,20 +64,6 @@ class Guard(pytorch.GuardBase):
     type_ = _plain
 
 
-def _begin(noted: list) -> None:
-    """Take errors away from here on, which costs half a microsecond, so only in backward passes."""
-    with _changing:
-        _passes.add(id(noted))
-        Guard.type_ = _careful
-
-
-def _end(noted: list) -> None:
-    with _changing:
-        _passes.discard(id(noted))
-        if not _passes:
-            Guard.type_ = _plain
-
-
 def _errors_of(noted: list) -> list[BaseException]:
     """Return the errors of a backward pass, and forget them."""
     own = [at for at, whose in list(_found.items()) if whose is noted]
@@ -97,7 +83,9 @@ def _raise_noted(engine: Any) -> Any:
             noted: list[BaseException] = []
             try:
                 pytorch.carry(_KEY, noted)
-                _begin(noted)
+                with _changing:  # to be careful costs half a microsecond: only in backward passes
+                    _passes.add(id(noted))
+                    Guard.type_ = _careful
                 with backward.around():
                     return super().run_backward(*args, **kwargs)
             except SystemError:  # the engine failed, and its error has been taken away
@@ -111,7 +99,9 @@ def _raise_noted(engine: Any) -> Any:
                 raise
             finally:
                 pytorch.carry(_KEY, outer)
-                _end(noted)
+                with _changing:
+                    _passes.discard(id(noted))
+                    Guard.type_ = _careful if _passes else _plain
 
     return Engine()
 
