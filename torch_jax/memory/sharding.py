@@ -11,6 +11,7 @@ None of this costs anything before the first tensor is sharded (:attr:`Use.begun
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import weakref
@@ -137,15 +138,6 @@ def permuted(sharding: NamedSharding, order: Sequence[int]) -> NamedSharding:
     return NamedSharding(sharding.mesh, PartitionSpec(*(parts[at] for at in order)))
 
 
-def fits(sharding: Any, shape: Sequence[int]) -> bool:
-    """Return whether an array of ``shape`` can have this sharding: one that was resized may not."""
-    try:
-        sharding.shard_shape(tuple(shape))
-    except ValueError:
-        return False
-    return True
-
-
 def describe(mesh: Mesh) -> str:
     """Return a mesh in words.
 
@@ -195,7 +187,11 @@ def as_wanted(new: Any, sharding: Any) -> Any:
 def wanted_by(node: Any) -> Any:
     """Return the sharding that a node is to have, by the storage that it was written to, if any."""
     sharding = _wanted.get(node) if Use.begun else None
-    return sharding if sharding is not None and fits(sharding, node.shape) else None
+    if sharding is not None:
+        with contextlib.suppress(ValueError):  # of a shape that was resized, and does not fit
+            sharding.shard_shape(tuple(node.shape))
+            return sharding
+    return None
 
 
 def settled(node: Node, array: Any) -> Any:
