@@ -289,6 +289,7 @@ def test_logic(f):
     for dtype in (torch.bool, torch.int64, torch.float32, torch.complex64):
         check(f, make(dtype, 3, 4), make(torch.float32, 4))
         check(torch.logical_not, make(dtype, 3))
+    check(f, torch.ones(1), torch.tensor(1e-300, dtype=torch.float64))  # promoted to zero
 
 
 @named([torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor])

@@ -23,8 +23,9 @@ for _name, _function in {
 }.items():
     of_promoted(_function, f"{_name}.Tensor", f"{_name}.Scalar")
 
-for _name in ("logical_and", "logical_or", "logical_xor", "logical_not"):
-    op(_name)(getattr(jnp, _name))
+for _name in ("logical_and", "logical_or", "logical_xor"):
+    of_promoted(getattr(jnp, _name), _name)
+op("logical_not")(jnp.logical_not)
 
 
 def _of_fractions(name: str, function: Callable[..., Any]) -> None:
