@@ -18,6 +18,8 @@ IMAGE = torch.arange(16).view(1, 1, 4, 4)
 FLOATS = torch.ones(2, 3)
 REFUSED = {
     "softmax": (lambda x: x.softmax(1), INTS),
+    "bits of two dtypes": (torch.bitwise_and, INTS, INTS.to(torch.uint16)),
+    "logic of two dtypes": (torch.logical_and, INTS, INTS.to(torch.uint16)),
     "softmax by another kernel": (lambda x: x.softmax(0), INTS),
     "cross entropy": (F.cross_entropy, INTS, torch.tensor([2])),
     "gelu": (F.gelu, INTS),

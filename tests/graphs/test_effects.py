@@ -297,3 +297,13 @@ def test_results_in_channels_last_are_viewed():
     x = torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last)
     check(lambda x, w: F.conv2d(x, w).flatten(1), x, torch.randn(4, 4, 2, 2))
     check(lambda x: F.pixel_shuffle(x, 2).flatten(1), x)
+
+
+def test_a_backward_pass_of_a_graph_for_all_sizes_runs_twice():
+    compiled = torch.compile(lambda x: (x**3).sin().sum(), backend="jax", dynamic=True)
+    x = torch.ones(3, device="jax", requires_grad=True)
+    y = compiled(x)
+    y.backward(retain_graph=True)
+    once = x.grad.clone()
+    y.backward()
+    assert torch.equal(x.grad, 2 * once)

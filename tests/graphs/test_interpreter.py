@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+import torch.fx.traceback as fx_traceback
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from torch import fx, nn
 from torch._higher_order_ops import map as hop_map
@@ -398,3 +399,19 @@ found = jax.jit(torch_jax.JaxInterpreter(graph))(jax.numpy.asarray(x.numpy()))
 assert numpy.array_equal(found, x.argmax(-1).numpy())
 """
     output("-c", code, new=True)
+
+
+def test_what_fx_notes_for_a_trace_on_another_thread_stays():
+    seen = []
+
+    def note(x):
+        seen.append(dict(fx_traceback.get_current_meta()))
+        return x + 1
+
+    graph = torch.fx.Graph()
+    node = graph.call_function(note, (graph.placeholder("x"),))
+    node.meta["stack_trace"] = "a line"
+    graph.output(node)
+    with fx_traceback.preserve_node_meta():
+        JaxInterpreter(torch.fx.GraphModule(torch.nn.Module(), graph))(jnp.ones(2))
+    assert seen == [{}]

@@ -115,6 +115,14 @@ def _autocast(device: str) -> Any:
     return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
 
 
+def _seeks_nan() -> bool:
+    """Return whether a backward pass looks for NaN; AOTAutograd's traces turn the rest on and off.
+
+    The flag is one for all threads.
+    """
+    return torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
+
+
 # Modes and settings that change what the same code does.
 WORLD: dict[str, Callable[[], Any]] = {
     "grad mode": torch.is_grad_enabled,
@@ -128,7 +136,7 @@ WORLD: dict[str, Callable[[], Any]] = {
     "the precision of float32 products": precision.with_switch,
     "the environment": regions.is_enabled,
     "an override": overrides.state,
-    "anomaly mode": torch.is_anomaly_enabled,
+    "anomaly mode": _seeks_nan,
     "the cache of autocast": torch.is_autocast_cache_enabled,
 }
 

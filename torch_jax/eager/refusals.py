@@ -191,13 +191,14 @@ def _unusual_masks(given: twins.Named) -> dict[str, tuple[torch.dtype, ...]]:
 
 
 def _is_of_dtypes(op: Any, error: Exception, named: twins.Named) -> bool:
-    """Return whether the CPU refuses the dtypes: it computes with usual masks, or with floats."""
+    """Return whether the CPU refuses the dtypes: with usual masks, floats or int64 it computes."""
     if " not implemented for '" in str(error):  # by a switch over dtypes
         return True
     usual = {name: _as_mask(named[name], of) for name, of in _unusual_masks(named).items()}
     if usual and twins.refusal(op, named | usual) is None:
         return True
-    return twins.refusal(op, jax.tree.map(_as_float, named)) is None
+    others = (jax.tree.map(cast, named) for cast in (_as_float, _as_integer))
+    return any(twins.refusal(op, other) is None for other in others)
 
 
 def _as_mask(value: Any, usual: tuple[torch.dtype, ...]) -> Any:
@@ -216,6 +217,11 @@ def _as_float(value: Any) -> Any:
     if isinstance(value, complex):
         return 1.0
     return torch.float32 if isinstance(value, torch.dtype) else value
+
+
+def _as_integer(value: Any) -> Any:
+    is_mask = not isinstance(value, torch.Tensor) or value.dtype is torch.bool
+    return value if is_mask else value.long()
 
 
 def _wide(value: Any) -> Any:

@@ -76,8 +76,8 @@ def _compile(graph: Any, inputs: Any, donate: bool | None, xla: dict[str, Any]) 
         def compile_graph(graph: fx.GraphModule, _examples: Any) -> Any:
             from torch_jax.graphs.executable import Executable
 
-            saved = _dead() if what == "backward" and donate else ()
-            name = f"graph {number} ({what})"
+            dead = () if what == "inference" else _dead(bool(donate))
+            saved, name = dead if what == "backward" else (), f"graph {number} ({what})"
             return _boxed(Executable(graph, name, saved, donate is not False, xla))
 
         return compile_graph
@@ -103,10 +103,15 @@ def _boxed(executable: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]]
     return dynamo.unseen(run)
 
 
-def _dead() -> Sequence[int]:
-    """Return the inputs of a backward graph that have no later use, by AOTAutograd."""
+def _dead(donate: bool) -> Sequence[int]:
+    """Return the inputs of a backward graph that have no later use, by AOTAutograd.
+
+    Without ``donate`` there are none: AOTAutograd takes None for some, and lets none run twice.
+    """
     context = torch._guards.TracingContext.try_get()
     metadata = getattr(context, "fw_metadata", None)
+    if metadata is not None and not donate:
+        metadata.bw_donated_idxs = []
     return getattr(metadata, "bw_donated_idxs", None) or ()
 
 

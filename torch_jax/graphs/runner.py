@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -58,6 +59,10 @@ class Runner(fx.Interpreter):
     def __init__(self, module: Any, tensors: Mapping[str, torch.Tensor], prefix: str = ""):
         super().__init__(module)
         self.tensors, self.prefix = tensors, prefix
+
+    def _set_current_node(self, node: fx.Node) -> Any:
+        """Note no node: the notes of fx are one dict for all threads, and another may trace."""
+        return nullcontext()
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Return a tensor, or a graph as a function."""
