@@ -220,8 +220,9 @@ def _as_float(value: Any) -> Any:
 
 
 def _as_integer(value: Any) -> Any:
-    is_mask = not isinstance(value, torch.Tensor) or value.dtype is torch.bool
-    return value if is_mask else value.long()
+    if not isinstance(value, torch.Tensor) or value.dtype in (torch.bool, torch.uint8):  # masks
+        return value
+    return value.long()
 
 
 def _wide(value: Any) -> Any:
