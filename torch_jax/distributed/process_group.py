@@ -59,6 +59,8 @@ def _is_on_device(*values: Any) -> bool:
             "a collective of torch.distributed is no part of a graph of torch.compile's: call it "
             "outside of the compiled function, or use torch_jax.jit"
         )
+    if ACTIVE.observer is not None:
+        ACTIVE.observer.refuse(f"it calls a collective ({tracers.user_line()})")
     return True
 
 
