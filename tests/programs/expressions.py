@@ -137,7 +137,9 @@ def _line(r: random.Random, names: list[str], new: str, space: dict[str, Any]) -
         numbers |= {"k": r.choice((0, -1)), "keep": r.choice((True, False))}
         expression = template.format(x=x, y=y, **numbers)
         writes = ".__" in template or "_(" in template.split("{", 2)[1]
-        if writes and x in "abc":
+        if (writes and x in "abc") or (
+            _DIVIDES.search(template) and any(map(_holds_the_least, (space[x], space[y])))
+        ):
             continue
         line = expression if writes else f"{new} = {expression}"
         before = {name: space[name].clone() for name in names} if writes else {}
@@ -151,6 +153,15 @@ def _line(r: random.Random, names: list[str], new: str, space: dict[str, Any]) -
                 return line
         except (RuntimeError, IndexError, TypeError, ValueError, ZeroDivisionError, OverflowError):
             space |= before
+
+
+_DIVIDES = re.compile("//|%|fmod|gcd|remainder|rounding_mode")
+
+
+def _holds_the_least(value: torch.Tensor) -> bool:
+    """Return whether an element is the least integer: divided by -1 it ends PyTorch's process."""
+    wide = value.dtype in (torch.int32, torch.int64)
+    return wide and bool((value == torch.iinfo(value.dtype).min).any())
 
 
 def _input(r: random.Random, name: str, dtype: str) -> str:
