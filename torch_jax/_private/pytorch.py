@@ -288,10 +288,13 @@ _WHOLE = DEVICE_KEYS | torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutogradN
 _WHOLE_FOR_MODES = _WHOLE | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 
 
+# The attributes of a tensor with the hooks that autograd has of it: each None or a dict.
+HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
+
+
 def hooks_of(tensor: torch.Tensor) -> dict[str, Any]:
     """Return the hooks that autograd has of a tensor, None or a dict, by the attribute's name."""
-    names = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    return {name: getattr(tensor, name, None) for name in names}
+    return {name: getattr(tensor, name, None) for name in HOOKS}
 
 
 def no_dispatch_modes() -> Any:

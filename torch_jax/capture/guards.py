@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import dynamo
+from torch_jax._private import dynamo, pytorch
 from torch_jax.capture.arguments import SortedCall
 from torch_jax.core import errors, trees
 from torch_jax.memory.storage import is_jax_tensor
@@ -22,7 +22,7 @@ SHARES = "an argument shares memory with a tensor that the function holds"
 
 _storage_of = torch.Tensor.untyped_storage
 _gradient: Callable[[torch.Tensor], Any] = attrgetter("grad")
-_hooks_of: Any = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
+_hooks_of: Any = attrgetter(*pytorch.HOOKS)
 
 Entry = tuple[dict, Any, Any]  # a dict, a key, and its value
 

@@ -213,43 +213,43 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         concrete = concrete(**by_parameter(concrete, placed))
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
     reading = _reader(placed) if concrete else lambda m: lambda view: view.read(m)
-    turns = _turns(placed, sig)
+    turns, specs = _turns(placed, sig), inferred or [None] * sig.fresh
     if not lowering.uniform:
         for form in ((view.shape, view.stride) for view in targets):
             if geometry.repeats(*form) or geometry.overlaps(*form):  # which element is written?
                 raise RuntimeError(errors.SHARED)
 
+    def computed(part: dict[str, Any], memories: list[Any], read: Callable) -> tuple[list, Any]:
+        """Return the lowering's results for some arguments, and those of its check."""
+        call = {name: _fill(value, memories, read) for name, value in part.items()}
+        call |= strides
+        in_rows = lowering.rows in placed and target.platform() == "tpu"
+        if in_rows:
+            call[lowering.rows] = placed[lowering.rows].read_rows(memories)
+        if draws:
+            name = lowering.random if isinstance(lowering.random, str) else "key"
+            call[name] = generators.key(memories[key_slot.slot])
+        with promotion.default_float_is(default), precisions_are(precisions):
+            found = results(apply(lowering.function, sig, call), sig, op)
+            ok = check(**by_parameter(check, call)) if check else None
+        if channels_last:
+            found[: sig.fresh] = map(_channels_last, found[: sig.fresh])
+        if in_rows:
+            sizes = *(spec.size for spec in specs), *(view.shape for view in targets)
+            pairs = zip(found, sizes, strict=True)  # meta functions know products
+            found = [one if one.ndim <= len(size) else Leading(one, size) for one, size in pairs]
+        return found, ok
+
     def run(*given):
         memories = list(given)
         read = reading(memories)
         for part in turns:
-            call = {name: _fill(value, memories, read) for name, value in part.items()}
-            call |= strides
-            in_rows = lowering.rows in placed and target.platform() == "tpu"
-            if in_rows:
-                call[lowering.rows] = placed[lowering.rows].read_rows(memories)
-            if draws:
-                name = lowering.random if isinstance(lowering.random, str) else "key"
-                call[name] = generators.key(memories[key_slot.slot])
-            with promotion.default_float_is(default), precisions_are(precisions):
-                found = results(apply(lowering.function, sig, call), sig, op)
-                ok = check(**by_parameter(check, call)) if check else None
-            arrays: list[Any] = []
-            if channels_last:
-                found[: sig.fresh] = map(_channels_last, found[: sig.fresh])
-            specs = inferred or [None] * sig.fresh
-            if in_rows:
-                sizes = *(spec.size for spec in specs), *(view.shape for view in targets)
-                pairs = zip(found, sizes, strict=True)  # meta functions know products
-                found = [
-                    one if one.ndim <= len(size) else Leading(one, size) for one, size in pairs
-                ]
-            emitted = [
-                emit(result, spec, arrays, op)
-                for result, spec in zip(found[: sig.fresh], specs, strict=True)
-            ]
+            found, ok = computed(part, memories, read)
             for name, value in zip(sig.writes, found[sig.fresh :], strict=True):
                 _put(part.get(name), value, memories)
+        arrays: list[Any] = []
+        fresh = zip(found[: sig.fresh], specs, strict=True)
+        emitted = [emit(result, spec, arrays, op) for result, spec in fresh]
         arrays += [memories[slot] for slot in written]
         if ok is not None:
             ok, text, kind = (*ok, IndexError)[:3]
