@@ -102,6 +102,21 @@ def test_a_part_that_is_returned_is_given_by_value():
     assert len(runs) == 1
 
 
+def test_parts_that_overlap_are_given_by_value_together():
+    """Inputs and targets of a language model are two windows on one text."""
+    text, (function, runs) = torch.arange(20.0, device="jax"), counted(lambda x, y: (x * y, y))
+    with config.temporarily("jit_check_every", 0):
+        for start in (0, 3, 11):
+            x, y = text[start : start + 4], text[start + 1 : start + 5].view(2, 2)
+            product, same = function(x.view(2, 2), y)
+            assert same is y
+            assert product.tolist() == (x * y.view(-1)).view(2, 2).tolist()
+        assert len(runs) == 1
+        x, y = text[2:5], text[3:6]
+        pure(lambda x, y: y.add_(x + 0))(x, y)
+    assert text.tolist() == [0, 1, 2, 5, 7, 9, *range(6, 20)] and y._version == 1
+
+
 def test_values_of_tensors_generators_and_numbers_of_optimizers_are_read_anew(agree):
     def program(compile):
         model = nn.Sequential(mlp(), nn.Dropout(0.5))

@@ -52,6 +52,24 @@ def test_what_is_proven_is_not_looked_at(name):
     assert_same(result, function(x), strides=False)
 
 
+@pytest.mark.parametrize("of", [lambda x: x, lambda x: x.t()[1], lambda x: x[:, None]])
+def test_of_a_window_only_its_own_elements_are_looked_at(of):
+    """A batch of a long text: others are no matter, and to look at all would take long."""
+    weight = torch.arange(8.0)
+    whole = torch.full((40, 2), 99)
+    whole[10:30] = torch.arange(40).reshape(20, 2) % 8
+    compiled = torch_jax.jit(lambda at: weight.to("jax")[at] + 1)
+    text = of(whole.to("jax"))
+    with counted() as did:
+        for start in (10, 12, 26, 27):
+            window = of(whole)[start : start + 3]
+            assert_same(compiled(text[start : start + 3]), weight[window] + 1, strides=False)
+    assert did.graphs == 4
+    for start in (28, 7):
+        with pytest.raises(IndexError):
+            compiled(text[start : start + 3]).cpu()
+
+
 @pytest.mark.parametrize("function", MIXED.values(), ids=MIXED)
 def test_indices_of_integers_and_other_values(function):
     x, at = torch.tensor([0.0, 2.0, 1.0]), torch.tensor([0, -1, 1])

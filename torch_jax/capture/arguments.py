@@ -2,16 +2,18 @@
 
 A program takes whole memories, and the place of a view in its memory is part of the program. So
 that ``data[i : i + 32]`` is no program for each ``i``, a contiguous part of a larger memory is
-given by value: the program gets a copy. A function that writes the argument, or returns it or a
+given by value: the program gets a copy. Parts that overlap, such as the inputs and the targets of a
+language model, overlap in the copy as well. A function that writes the argument, or returns it or a
 view of it, needs the part itself, and takes its arguments without copies.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +21,7 @@ import torch
 from torch_jax.capture.keys import CallKey, Rest, call_key, rest_of, shape_of
 from torch_jax.core import trees
 from torch_jax.memory import dtypes
-from torch_jax.memory.storage import memory_of
+from torch_jax.memory.storage import is_jax_tensor, memory_of
 
 
 class SortedCall(NamedTuple):
@@ -70,13 +72,14 @@ class Arguments:
         if not self._takes_any and len(kwargs) > 1:  # their order is invisible to it
             kwargs = dict(sorted(kwargs.items()))
         leaves, form = trees.flatten((args, kwargs))
-        key, parts, tensors = call_key(form, leaves), {}, _tensors_of(leaves)
+        key, tensors = call_key(form, leaves), _tensors_of(leaves)
+        parts: dict[int, torch.Tensor] = {}
         rest = rest_of(*tensors)
         are_whole = whole or rest.shapes == list(map(shape_of, tensors[0]))
-        if not are_whole and (parts := _parts(leaves, *tensors)):
-            for at, part in parts.items():
-                with torch.inference_mode(part.is_inference()):
-                    leaves[at] = part.clone()
+        if not are_whole and (copies := _copies(leaves)):
+            parts = {at: leaves[at] for at in copies}
+            for at, copy in copies.items():
+                leaves[at] = copy
             tensors = _tensors_of(leaves)
             rest = rest_of(*tensors)
         fields = (args, kwargs), leaves, key, parts, *tensors[:2], rest
@@ -127,18 +130,19 @@ def _tensors_of(leaves: list[Any]) -> tuple[list[torch.Tensor], list[Any], list[
     return tensors, storages, [getattr(storage, "array", None) for storage in storages]
 
 
-def _parts(
-    leaves: list[Any], tensors: list[torch.Tensor], storages: list[Any], memories: list[Any]
-) -> dict[int, torch.Tensor]:
-    """Return the leaves to be given by value, by their place."""
-    pairs = zip(tensors, memories, strict=True)
-    smaller = {id(t) for t, one in pairs if one is not None and t.shape != one.shape}
-    uses = Counter(map(id, storages))
-    return {
-        at: leaf
-        for at, leaf in enumerate(leaves)
-        if id(leaf) in smaller and uses[id(leaf.untyped_storage())] == 1 and _is_part(leaf)
-    }
+def _copies(leaves: list[Any]) -> dict[int, torch.Tensor]:
+    """Return copies of the leaves to be given by value, by their place."""
+    over: defaultdict[int, list[int]] = defaultdict(list)  # the places, by the id of the storage
+    for at, leaf in enumerate(leaves):
+        if is_jax_tensor(leaf):
+            over[id(leaf.untyped_storage())].append(at)
+    copies: dict[int, torch.Tensor] = {}
+    for places in over.values():
+        parts = [leaves[at] for at in places]
+        first, last = _span(parts) if all(map(_is_part, parts)) else (0, 0)
+        if 0 < last - first < memory_of(parts[0]).size:
+            copies.update(zip(places, _copied(parts, first, last), strict=True))
+    return copies
 
 
 def _is_part(tensor: torch.Tensor) -> bool:
@@ -147,8 +151,28 @@ def _is_part(tensor: torch.Tensor) -> bool:
         return False
     memory = memory_of(tensor)
     return (
-        0 < tensor.numel() < memory.size
+        tensor.shape != memory.shape
         and tensor.is_contiguous()
         and memory.dtype == dtypes.to_jax(tensor.dtype)
         and not (tensor.is_conj() or tensor.is_neg() or tensor.__dict__)
     )
+
+
+def _span(parts: list[torch.Tensor]) -> tuple[int, int]:
+    """Return the first element, and that after the last, of different parts that overlap."""
+    begins = [int(one.storage_offset()) for one in parts]
+    spans = sorted((at, at + one.numel()) for at, one in zip(begins, parts, strict=True))
+    ends = list(accumulate((end for _, end in spans), max))
+    overlap = all(begin < end for (begin, _), end in zip(spans[1:], ends, strict=False))
+    is_each_once = len(set(map(id, parts))) == len(parts)
+    return (spans[0][0], ends[-1]) if overlap and is_each_once else (0, 0)
+
+
+def _copied(parts: list[torch.Tensor], first: int, last: int) -> list[torch.Tensor]:
+    """Return copies of parts of one memory, which lie over one another as the parts do."""
+    with torch.inference_mode(parts[0].is_inference()):
+        if len(parts) == 1:
+            return [parts[0].clone()]
+        memory = parts[0].as_strided((last - first,), (1,), first).clone()
+        forms = [(one.shape, one.stride(), one.storage_offset() - first) for one in parts]
+        return [memory.as_strided(*form) for form in forms]

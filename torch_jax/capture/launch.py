@@ -54,7 +54,8 @@ class Launch:
             at = self._order[at]
             return memory_in(storages[at]) if at >= 0 else self._others[~at].read(call.leaves)
 
-        return all(one.holds({at: array(at) for at in one.given}) for one in self._proved)
+        proved = self._proved
+        return all(one.holds({at: array(at) for at in one.given}, starts) for one, starts in proved)
 
     def run(self, leaves: Sequence[Any], storages: list, numbers: tuple[Any, Any]) -> list[Any]:
         """Run the program, and put back what it has written; returns its outputs."""

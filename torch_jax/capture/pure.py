@@ -250,24 +250,25 @@ def _replay(forms: Forms, observer: Observer, left: LeftBehind) -> Replay | None
 def _is_reached(call: SortedCall, at: int, result: Any) -> bool:
     """Return whether a part sees its own memory again, or the result has a view of its copy."""
     copied, part = call.leaves[at].untyped_storage(), call.parts[at]
-    others = [one for one in filter(is_jax_tensor, trees.flatten(result)[0]) if one is not part]
+    parts = set(map(id, call.parts.values()))
+    others = [t for t in filter(is_jax_tensor, trees.flatten(result)[0]) if id(t) not in parts]
     sees_own = part.untyped_storage() is not copied
     return sees_own or any(one.untyped_storage() is copied for one in others)
 
 
 def _with_parts(result: Any, call: SortedCall) -> Any:
     """Return the result with views of the parts in place of views of their copies."""
-    parts = {id(call.leaves[at].untyped_storage()): part for at, part in call.parts.items()}
+    copies = {id(call.leaves[at].untyped_storage()): at for at in call.parts}
 
     def replaced(leaf: Any) -> Any:
-        part = parts.get(id(leaf.untyped_storage())) if is_jax_tensor(leaf) else None
-        return leaf if part is None else _view_of(part, leaf)
+        at = copies.get(id(leaf.untyped_storage())) if is_jax_tensor(leaf) else None
+        return leaf if at is None else _view_of(call.parts[at], call.leaves[at], leaf)
 
     return trees.map(replaced, result)
 
 
-def _view_of(part: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
-    """Return the view of a part that corresponds to ``view``, a view of the part's copy."""
-    offset = int(part.storage_offset()) * part.element_size() // view.element_size()
-    form = Form.of(view)._replace(offset=offset + int(view.storage_offset()))
-    return form.over(part.untyped_storage())
+def _view_of(part: torch.Tensor, copy: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    """Return the view of a part's memory that corresponds to a view of the copy's."""
+    elements = int(part.storage_offset()) - int(copy.storage_offset())
+    offset = elements * part.element_size() // view.element_size() + int(view.storage_offset())
+    return Form.of(view)._replace(offset=offset).over(part.untyped_storage())

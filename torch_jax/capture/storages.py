@@ -54,10 +54,10 @@ class Storages:
     def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor]):
         """Take the arguments, and tensors over the own memories of those that see copies."""
         self.met: list[Met] = []  # the older ones, in the order in which operators met them
-        self._copies = {
-            id(t.untyped_storage()): (leaves[at], t, storage.held_by(leaves[at]))
-            for at, t in own.items()
-        }
+        self._copies: dict[int, list] = {id(t.untyped_storage()): [] for t in own.values()}
+        for at, t in own.items():
+            known = leaves[at], t, storage.held_by(leaves[at])
+            self._copies[id(t.untyped_storage())].append(known)
         self._at: dict[int, int] = {}  # in ``met``, by the id of the storage
         # by the id of the storage
         self._made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -88,8 +88,8 @@ class Storages:
         self._at[id(memory)] = len(self.met)
         self.comes_from(array, OfStorage(len(self.met)))
         self.met.append(Met(memory, tensor, array))
-        if id(memory) in self._copies:  # the function reaches the original, too, and may write it
-            part, own, copied = self._copies.pop(id(memory))
+        # the function reaches the originals, too, and may write them
+        for part, own, copied in self._copies.pop(id(memory), ()):
             value, part.data = part.data, own
             if storage.held_by(value) is not copied:  # the copy was written meanwhile
                 own.copy_(value)

@@ -4,8 +4,9 @@ A check of indices looks at values, and would run what is recorded. But the indi
 ``topk``, ``argmax`` or ``arange`` give cannot be out of range for any data: interval
 arithmetic over the jaxprs that made them proves it, once for a graph. On the CPU it is asked again
 at each call, with the least and the greatest of the arrays that the graph is given: labels that a
-step cuts out of its batch. Where some mean "ignore", the check itself is computed of these arrays.
-What depends on other values is checked when these are known.
+step cuts out of its batch. Of a window on an array, as a batch is on a long text, only its own
+elements are looked at. Where some mean "ignore", the check itself is computed of these arrays. What
+depends on other values is checked when these are known.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ import numpy as np
 from torch_jax._private.jaxprs import called_once, core
 from torch_jax.compiler import options
 from torch_jax.core.x64 import x64
+from torch_jax.memory.windows import Place
 from torch_jax.recorded.one_by_one import Operands
 from torch_jax.recorded.path import Constant, Given, Result, State
 
 # The least and the greatest of an array's elements; None for what are no integers.
 Interval = tuple[int, int] | None
+# An interval; or an array, as long as only windows on it are taken.
+Value = Any
 
 _BOTH = (0, 1)
+_NONE: dict[int, Any] = {}
 
 
 class Check:
@@ -53,68 +58,86 @@ class Check:
         operands = itertools.chain.from_iterable(pairs)
         self.given = {one.at for one, aval in operands if isinstance(one, Given) and _whole(aval)}
         self._proved: dict[int, Interval] = {}  # the widest intervals of these that it holds for
-        self._by_elements: Callable[[Any], Any] | None = None  # once intervals did not prove it
+        # once intervals did not prove it
+        self._by_elements: Callable[[Any, Any], Any] | None = None
 
-    def holds(self, arrays: Any) -> bool | None:
+    def starts(self, memories: Sequence[Any]) -> dict[int, Any]:
+        """Return the starts of views among an operator's memories, by their place in the part."""
+        ours = enumerate(self.part.of(memories))
+        return {at: np.array(one.values, np.uint32) for at, one in ours if type(one) is Place}
+
+    def holds(self, arrays: Any, starts: dict[int, Any]) -> bool | None:
         """Return whether it holds for arrays, by their least and greatest, or by their elements.
 
         None: other values decide.
         """
+        if not self.given:
+            return None
         if self._by_elements is None:
-            given = {at: _of_value(arrays[at]) for at in self.given}
-            wider = {at: _hull(one, self._proved.get(at, one)) for at, one in given.items()}
-            if wider == self._proved:
-                return bool(wider) or None
-            for tried in (wider, given):
-                if self.holds_for(tried):
-                    self._proved = tried
-                    return True
-            self._by_elements = self._program()
+            whole = {at: np.asarray(arrays[at]) for at in self.given}
+            if self.holds_for(whole, starts) if starts else self._holds_between(whole):
+                return True
+            self._by_elements = self._program(starts)
         with x64():
-            return None if self._by_elements is None else bool(self._by_elements(arrays))
+            return None if self._by_elements is None else bool(self._by_elements(arrays, starts))
 
-    def _program(self) -> Callable[[Any], Any] | None:
+    def _holds_between(self, arrays: dict[int, np.ndarray]) -> bool:
+        """Return whether it holds for all arrays between these, and those that were proved so."""
+        given = {at: _of_value(array) for at, array in arrays.items()}
+        wider = {at: _hull(one, self._proved.get(at, one)) for at, one in given.items()}
+        for tried in () if wider == self._proved else (wider, given):
+            if self.holds_for(tried):
+                self._proved = tried
+                return True
+        return wider == self._proved
+
+    def _program(self, starts: dict[int, Any]) -> Callable[[Any, Any], Any] | None:
         """Return the check as a program of a graph's arrays; None where it takes other values."""
         made = (range(first, first + len(step.body.outs)) for first, step in self._making)
         known = {Given: self.given, Result: {*itertools.chain(*made)}}
-        sources = itertools.chain(self._sources, *(step.sources for _, step in self._making))
-        others = (one for one in sources if type(one) is not Constant)
+        sources = self._beginning(starts), *(step.sources for _, step in self._making)
+        others = (one for one in itertools.chain(*sources) if type(one) is not Constant)
         if not all(getattr(one, "at", None) in known.get(type(one), ()) for one in others):
             return None
 
         @functools.partial(jax.jit, compiler_options=options.operator())
-        def check(given: dict[int, Any]) -> Any:
+        def check(given: dict[int, Any], starts: dict[int, Any]) -> Any:
             operands = Operands((), (), given)
             operands.results = {}  # some of the graph's
             for first, step in self._making:
                 found = core.jaxpr_as_fun(step.body.jaxpr)(*operands.of(step.sources))
                 operands.results.update(enumerate(found, first))
-            return core.jaxpr_as_fun(self.part.jaxpr)(*operands.of(self._sources))[0]
+            return core.jaxpr_as_fun(self.part.jaxpr)(*operands.of(self._beginning(starts)))[0]
 
-        return lambda arrays: check({at: arrays[at] for at in self.given})
+        return lambda arrays, starts: check({at: arrays[at] for at in self.given}, starts)
 
-    def holds_for(self, given: dict[int, Interval]) -> bool:
+    def _beginning(self, starts: dict[int, Any]) -> list[Any]:
+        """Return the part's sources with the starts of this call."""
+        sources = enumerate(self._sources)
+        return [Constant(starts[at]) if at in starts else one for at, one in sources]
+
+    def holds_for(self, given: dict[int, Value], starts: dict[int, Any] = _NONE) -> bool:
         """Return whether it holds for all arrays between these integers, or for any arrays."""
-        known: dict[int, Interval] = {}
+        known: dict[int, Value] = {}
         for first, step in self._making:
             found = _results(step.body.jaxpr, step.sources, known, given)
             known.update(enumerate(found, first))
-        return _results(self.part.jaxpr, self._sources, known, given) == [(1, 1)]
+        return _results(self.part.jaxpr, self._beginning(starts), known, given) == [(1, 1)]
 
 
 def _results(
-    jaxpr: Any, sources: Sequence[Any], known: dict[int, Interval], given: dict[int, Interval]
-) -> list[Interval]:
+    jaxpr: Any, sources: Sequence[Any], known: dict[int, Value], given: dict[int, Value]
+) -> list[Value]:
     pairs = zip(sources, jaxpr.in_avals, strict=True)
     return intervals(jaxpr, [_operand(source, aval, known, given) for source, aval in pairs])
 
 
-def _operand(source: Any, aval: Any, known: dict[int, Interval], given: Any) -> Interval:
+def _operand(source: Any, aval: Any, known: dict[int, Value], given: Any) -> Value:
     if isinstance(source, Result):
         return known.get(source.at, _whole(aval))
     if isinstance(source, Given):
         return given.get(source.at, _whole(aval))
-    return _of_value(source.value) if isinstance(source, Constant) else _whole(aval)
+    return np.asarray(source.value) if isinstance(source, Constant) else _whole(aval)
 
 
 def _whole(aval: Any) -> Interval:
@@ -129,14 +152,17 @@ def _whole(aval: Any) -> Interval:
 
 
 def _of_value(value: Any) -> Interval:
+    """Return the interval of an array's elements, or a number's."""
     array = np.asarray(value)
     if array.dtype.kind not in "biu" or not array.size:
         return None
     return int(array.min()), int(array.max())
 
 
-def intervals(closed: Any, operands: Sequence[Interval]) -> list[Interval]:
+def intervals(closed: Any, operands: Sequence[Value]) -> list[Value]:
     """Return the intervals of a closed jaxpr's results, from those of its operands.
+
+    Operands may be arrays, and so are windows on them among the results.
 
     >>> import jax, jax.numpy as jnp
     >>> closed = jax.make_jaxpr(lambda x: (x.argmax() * 2, x > 0))(jnp.ones(5))
@@ -147,23 +173,56 @@ def intervals(closed: Any, operands: Sequence[Interval]) -> list[Interval]:
     known = dict(zip(jaxpr.constvars, map(_of_value, closed.consts), strict=True))
     known.update(zip(jaxpr.invars, operands, strict=True))
 
-    def of(atom: Any) -> Interval:
+    def of(atom: Any) -> Value:
         return _of_value(atom.val) if isinstance(atom, core.Literal) else known[atom]
 
+    def interval_of(atom: Any) -> Interval:
+        value = of(atom)
+        if isinstance(value, np.ndarray):
+            value = known[atom] = _of_value(value)
+        return value
+
     for equation in jaxpr.eqns:
-        found = _equation(equation, [of(atom) for atom in equation.invars])
+        given = list(map(of, equation.invars))
+        inner, window = called_once(equation), _WINDOWS.get(equation.primitive.name)
+        if inner is not None:
+            known.update(zip(equation.outvars, intervals(inner, given), strict=True))
+            continue
+        if window is not None and all(isinstance(one, np.ndarray) for one in given):
+            known[equation.outvars[0]] = window(equation.params, *given)
+            continue
+        found = _equation(equation, list(map(interval_of, equation.invars)))
         for variable, interval in zip(equation.outvars, found, strict=True):
             whole = _whole(variable.aval)  # for what the dtype does not hold: integers wrap around
             known[variable] = interval if whole and _hull(interval, whole) == whole else whole
-    return [of(atom) for atom in jaxpr.outvars]
+    return list(map(of, jaxpr.outvars))
+
+
+def _window(params: dict[str, Any], array: np.ndarray, *starts: np.ndarray) -> np.ndarray:
+    """Return a slice that begins at starts, which are clamped as XLA does."""
+    sizes = params["slice_sizes"]
+    ends = zip(starts, sizes, array.shape, strict=True)
+    begin = [max(0, min(int(start), length - size)) for start, size, length in ends]
+    return array[tuple(slice(at, at + size) for at, size in zip(begin, sizes, strict=True))]
+
+
+def _slice(params: dict[str, Any], array: np.ndarray) -> np.ndarray:
+    steps = params["strides"] or itertools.repeat(1)
+    return array[tuple(map(slice, params["start_indices"], params["limit_indices"], steps))]
+
+
+# Equations whose results are windows on their first operand.
+_WINDOWS: dict[str, Callable[..., np.ndarray]] = {
+    "dynamic_slice": _window,
+    "slice": _slice,
+    "reshape": lambda params, array: array.reshape(params["new_sizes"]),
+    "squeeze": lambda params, array: array.squeeze(params["dimensions"]),
+}
 
 
 def _equation(equation: Any, given: list[Interval]) -> list[Interval]:
     """Return the intervals of an equation's results; None where nothing is known."""
     name = equation.primitive.name
-    inner = called_once(equation)
-    if inner is not None:
-        return intervals(inner, given)
     if name in ("sort", "optimization_barrier"):
         return given
     shape = equation.invars[0].aval.shape if given else ()
