@@ -54,8 +54,7 @@ class Launch:
             at = self._order[at]
             return memory_in(storages[at]) if at >= 0 else self._others[~at].read(call.leaves)
 
-        proved = self._proved
-        return all(one.holds({at: array(at) for at in one.given}, starts) for one, starts in proved)
+        return all(one.holds({at: array(at) for at in one.given}, n) for one, n in self._proved)
 
     def run(self, leaves: Sequence[Any], storages: list, numbers: tuple[Any, Any]) -> list[Any]:
         """Run the program, and put back what it has written; returns its outputs."""

@@ -204,9 +204,9 @@ class Observer(Listener):
         """Note a truth value that is false where an index is out of range."""
         self.checks.append((flag, message, kind))
 
-    def proves(self, check: Any, arrays: list[Any], starts: dict[int, Any]) -> bool | None:
-        holds = super().proves(check, arrays, starts)
-        self.proved += [(check, starts)] if holds else []
+    def proves(self, check: Any, arrays: list[Any], integers: Any) -> bool | None:
+        holds = super().proves(check, arrays, integers)
+        self.proved += [(check, integers)] if holds else []
         return holds
 
     def may_take(self, arrays: list[Any], dead: frozenset[int]) -> frozenset[int]:

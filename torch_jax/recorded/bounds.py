@@ -24,9 +24,16 @@ import numpy as np
 from torch_jax._private.jaxprs import called_once, core
 from torch_jax.compiler import options
 from torch_jax.core.x64 import x64
-from torch_jax.memory.windows import Place
 from torch_jax.recorded.one_by_one import Operands
-from torch_jax.recorded.path import Constant, Given, Result, State
+from torch_jax.recorded.path import (
+    Constant,
+    Given,
+    Moving,
+    Number,
+    Result,
+    State,
+    numbers_of,
+)
 
 # The least and the greatest of an array's elements; None for what are no integers.
 Interval = tuple[int, int] | None
@@ -34,7 +41,6 @@ Interval = tuple[int, int] | None
 Value = Any
 
 _BOTH = (0, 1)
-_NONE: dict[int, Any] = {}
 
 
 class Check:
@@ -42,31 +48,35 @@ class Check:
 
     def __init__(self, state: State, part: Any, sources: Sequence[Any]):
         """Take the ``part`` of an operator after ``state`` that checks, and all its operands."""
-        self.part, self._sources = part, part.of(sources)
-        wanted = {source.at for source in self._sources if isinstance(source, Result)}
-        making = []
+        self.part, self._operands = part, sources
+        wanted = {source.at for source in part.of(sources) if isinstance(source, Result)}
+        making = []  # first result, operator, and place among the steps of a recording
         for one in state.way():
             first = one.before.nodes if one.before else 0
             if one.step is not None and wanted.intersection(range(first, one.nodes)):
-                making.append((first, one.step))
+                making.append((first, one.step, one.operators + one.given))
                 taken = zip(one.step.sources, one.step.body.jaxpr.in_avals, strict=True)
                 # the integers among its operands: others bound nothing
                 wanted.update(s.at for s, aval in taken if isinstance(s, Result) and _whole(aval))
         self._making = making[::-1]
-        parts = [(self._sources, self.part), *((step.sources, step.body) for _, step in making)]
-        pairs = (zip(sources, of.jaxpr.in_avals, strict=True) for sources, of in parts)
-        operands = itertools.chain.from_iterable(pairs)
+        bodies = [*(step.body for _, step, _ in self._making), part]
+        pairs = zip(self._sources(None), (body.jaxpr.in_avals for body in bodies), strict=True)
+        operands = [pair for both in pairs for pair in zip(*both, strict=True)]
         self.given = {one.at for one, aval in operands if isinstance(one, Given) and _whole(aval)}
+        # whether it takes windows on arrays, or integers that differ from run to run
+        self._moves = any(_is_window(one) or _is_integer(one) for one, _ in operands)
         self._proved: dict[int, Interval] = {}  # the widest intervals of these that it holds for
         # once intervals did not prove it
         self._by_elements: Callable[[Any, Any], Any] | None = None
 
-    def starts(self, memories: Sequence[Any]) -> dict[int, Any]:
-        """Return the starts of views among an operator's memories, by their place in the part."""
-        ours = enumerate(self.part.of(memories))
-        return {at: np.array(one.values, np.uint32) for at, one in ours if type(one) is Place}
+    def integers(self, numbers: Sequence[Any], log: Sequence[Any]) -> list | None:
+        """Return the integers of a run by operator and operand, from its log and own numbers."""
+        if not self._moves:
+            return None
+        made = [_integers(step.sources, log[place][2]) for _, step, place in self._making]
+        return [*made, self.part.of(_integers(self._operands, numbers))]
 
-    def holds(self, arrays: Any, starts: dict[int, Any]) -> bool | None:
+    def holds(self, arrays: Any, integers: list | None) -> bool | None:
         """Return whether it holds for arrays, by their least and greatest, or by their elements.
 
         None: other values decide.
@@ -75,11 +85,11 @@ class Check:
             return None
         if self._by_elements is None:
             whole = {at: np.asarray(arrays[at]) for at in self.given}
-            if self.holds_for(whole, starts) if starts else self._holds_between(whole):
+            if self.holds_for(whole, integers) if self._moves else self._holds_between(whole):
                 return True
-            self._by_elements = self._program(starts)
+            self._by_elements = self._program(integers)
         with x64():
-            return None if self._by_elements is None else bool(self._by_elements(arrays, starts))
+            return None if self._by_elements is None else bool(self._by_elements(arrays, integers))
 
     def _holds_between(self, arrays: dict[int, np.ndarray]) -> bool:
         """Return whether it holds for all arrays between these, and those that were proved so."""
@@ -91,38 +101,65 @@ class Check:
                 return True
         return wider == self._proved
 
-    def _program(self, starts: dict[int, Any]) -> Callable[[Any, Any], Any] | None:
+    def _program(self, integers: list | None) -> Callable[[Any, Any], Any] | None:
         """Return the check as a program of a graph's arrays; None where it takes other values."""
-        made = (range(first, first + len(step.body.outs)) for first, step in self._making)
+        made = (range(first, first + len(step.body.outs)) for first, step, _ in self._making)
         known = {Given: self.given, Result: {*itertools.chain(*made)}}
-        sources = self._beginning(starts), *(step.sources for _, step in self._making)
-        others = (one for one in itertools.chain(*sources) if type(one) is not Constant)
+        sources = itertools.chain(*self._sources(integers))
+        others = (one for one in sources if type(one) is not Constant)
         if not all(getattr(one, "at", None) in known.get(type(one), ()) for one in others):
             return None
 
         @functools.partial(jax.jit, compiler_options=options.operator())
-        def check(given: dict[int, Any], starts: dict[int, Any]) -> Any:
+        def check(given: dict[int, Any], integers: list | None) -> Any:
             operands = Operands((), (), given)
             operands.results = {}  # some of the graph's
-            for first, step in self._making:
-                found = core.jaxpr_as_fun(step.body.jaxpr)(*operands.of(step.sources))
+            *making, own = self._sources(integers)
+            for (first, step, _), sources in zip(self._making, making, strict=True):
+                found = core.jaxpr_as_fun(step.body.jaxpr)(*operands.of(sources))
                 operands.results.update(enumerate(found, first))
-            return core.jaxpr_as_fun(self.part.jaxpr)(*operands.of(self._beginning(starts)))[0]
+            return core.jaxpr_as_fun(self.part.jaxpr)(*operands.of(own))[0]
 
-        return lambda arrays, starts: check({at: arrays[at] for at in self.given}, starts)
+        return lambda arrays, integers: check({at: arrays[at] for at in self.given}, integers)
 
-    def _beginning(self, starts: dict[int, Any]) -> list[Any]:
-        """Return the part's sources with the starts of this call."""
-        sources = enumerate(self._sources)
-        return [Constant(starts[at]) if at in starts else one for at, one in sources]
+    def _sources(self, integers: list | None) -> list[Sequence[Any]]:
+        """Return the sources of all operands, by operator, with a run's integers as constants."""
+        every = [*(step.sources for _, step, _ in self._making), self.part.of(self._operands)]
+        if integers is None:
+            return every
+        pairs = (zip(*both, strict=True) for both in zip(every, integers, strict=True))
+        return [[one if n is None else Constant(n) for one, n in operands] for operands in pairs]
 
-    def holds_for(self, given: dict[int, Value], starts: dict[int, Any] = _NONE) -> bool:
+    def holds_for(self, given: dict[int, Value], integers: list | None = None) -> bool:
         """Return whether it holds for all arrays between these integers, or for any arrays."""
         known: dict[int, Value] = {}
-        for first, step in self._making:
-            found = _results(step.body.jaxpr, step.sources, known, given)
+        *making, own = self._sources(integers)
+        for (first, step, _), sources in zip(self._making, making, strict=True):
+            found = _results(step.body.jaxpr, sources, known, given)
             known.update(enumerate(found, first))
-        return _results(self.part.jaxpr, self._beginning(starts), known, given) == [(1, 1)]
+        return _results(self.part.jaxpr, own, known, given) == [(1, 1)]
+
+
+def _is_window(source: Any) -> bool:
+    return isinstance(source, Constant) and source.is_start
+
+
+def _is_integer(source: Any) -> bool:
+    """Return whether an operand is an integer, or several, that a run is given."""
+    return isinstance(source, Moving) or (isinstance(source, Number) and source.kind is not float)
+
+
+def _integers(sources: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+    """Return which integers of a run operands are; None for others."""
+    rest = iter(numbers)
+    return [_integer(source, numbers_of(source, rest)) for source in sources]
+
+
+def _integer(source: Any, values: tuple[Any, ...]) -> Any:
+    if not _is_integer(source):
+        return None
+    dtype = source.dtype if isinstance(source, Moving) else source.kind
+    return np.array(values if getattr(source, "is_list", False) else values[0], dtype)
 
 
 def _results(

@@ -60,9 +60,9 @@ class Listener:
     def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
         """Hear of a truth value of the graph, and of the error to raise where it is false."""
 
-    def proves(self, check: Any, arrays: list[Any], starts: dict[int, Any]) -> bool | None:
+    def proves(self, check: Any, arrays: list[Any], integers: Any) -> bool | None:
         """Return whether a check of indices holds for the arrays so far; None where it may."""
-        return check.holds(arrays, starts)
+        return check.holds(arrays, integers)
 
     def may_take(self, arrays: list[Any], dead: frozenset[int]) -> frozenset[int]:
         """Return which arrays a program may write over, ``dead`` those without other holders."""
