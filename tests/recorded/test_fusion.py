@@ -37,6 +37,27 @@ def test_results_are_stored_where_other_places_read_them():
     assert [text.count("optimization_barrier") > 0 for text in programs] == [True, False]
 
 
+WRITES = {
+    "a slice": lambda cache, x, at: cache.narrow(1, 3, 1).copy_(x[:, None]),
+    "an index": lambda cache, x, at: cache.index_copy_(1, at, x[:, None]),
+    "a sum": lambda cache, x, at: cache.index_add_(1, at, x[:, None]),
+    "two": lambda cache, x, at: [cache.select(1, n).copy_(x) for n in (2, 3)],
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_cache_that_is_written_and_read_is_not_copied(write):
+    cache = torch.zeros(2, 64, 4, device="jax")
+    x, at = torch.ones(2, 4, device="jax"), torch.tensor([3], device="jax")
+
+    def read():
+        write(cache, x, at)
+        return cache[:, :8].sum(1)
+
+    assert torch_jax.lower(read).as_text().count("optimization_barrier") == 1
+    assert "optimization_barrier" not in torch_jax.lower(write, cache, x, at).as_text()
+
+
 def test_a_callback_without_results_runs_among_shifts(capfd):
     def shown(array):
         jax.debug.print("least {}", array.min())

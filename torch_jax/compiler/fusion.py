@@ -5,6 +5,10 @@ shifted, transposed, repeated – compute each of them again, and all behind it:
 ``x = x + x.roll(1, 0) + x.roll(-1, 0)`` takes three times as long for each further round, and for
 forty rounds 50 times as long as PyTorch. So such reads are counted here, and where too many are
 behind a result, it is put into memory. Elements of the same place are computed once for all.
+
+So is an array of which a program writes a part before it reads another: a cache of keys, by a step
+that generates a token. A read that computes the write again needs the array of before, so that XLA
+copies it.
 """
 
 from __future__ import annotations
@@ -45,8 +49,9 @@ def bounded(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         if not target.on_cpu():
             return function(*arrays)
         closed = jax.make_jaxpr(function)(*arrays)
-        held = results_in_memory(closed.jaxpr), compared_in_memory(closed.jaxpr)
-        return core.jaxpr_as_fun(with_barriers(closed, chain(*held)))(*arrays)
+        ways = results_in_memory, compared_in_memory, written_in_memory
+        held = chain.from_iterable(way(closed.jaxpr) for way in ways)
+        return core.jaxpr_as_fun(with_barriers(closed, held))(*arrays)
 
     return run
 
@@ -83,6 +88,48 @@ def results_in_memory(jaxpr: Any) -> list[Any]:
                 found.append(var)
             known[var] = _NOTHING if are_many else behind
     return found
+
+
+def written_in_memory(jaxpr: Any) -> list[Any]:
+    """Return the variables that are an operand of a jaxpr with a part written, and then read.
+
+    >>> def run(x):
+    ...     x = x.at[1].set(0).at[2].set(0)
+    ...     return x, x[:3].sum()
+    >>> [str(v.aval) for v in written_in_memory(jax.make_jaxpr(run)(jax.numpy.ones(5)).jaxpr)]
+    ['float32[5]']
+    """
+    versions, read = set(jaxpr.invars), set()
+    written = []
+    for eqn in jaxpr.eqns:
+        bases = dict(zip(eqn.outvars, _bases(eqn), strict=False))
+        over = [base for base, is_written in bases.values() if is_written]
+        read.update(id(atom) for atom in map(_variable, eqn.invars) if atom not in over)
+        for var, (base, is_written) in bases.items():
+            if base in versions:
+                versions.add(var)
+                written += [var] * is_written
+    return [var for var in written if id(var) in read]
+
+
+def _bases(eqn: Any) -> list[tuple[Any, bool]]:
+    """Return for each result the operand that it is, if any, and whether but for a written part."""
+    inner, name = called_once(eqn), eqn.primitive.name
+    if inner is None:
+        is_write = name == "dynamic_update_slice" or name.startswith("scatter")
+        return [(_variable(eqn.invars[0]), is_write)] if is_write or name in _RESHAPES else []
+    operands = zip(inner.jaxpr.invars, map(_variable, eqn.invars), strict=True)
+    known = {var: (atom, False) for var, atom in operands}
+    for one in inner.jaxpr.eqns:
+        for var, (base, is_written) in zip(one.outvars, _bases(one), strict=False):
+            if base in known:
+                known[var] = known[base][0], known[base][1] or is_written
+    return [known.get(_variable(one), (None, False)) for one in inner.jaxpr.outvars]
+
+
+def _variable(atom: Any) -> Any:
+    """Return an atom of a jaxpr; None for a literal, which has no hash."""
+    return None if isinstance(atom, core.Literal) else atom
 
 
 def _of(known: dict[Any, _Behind], atoms: Iterable[Any]) -> list[_Behind]:
