@@ -99,7 +99,8 @@ def written_in_memory(jaxpr: Any) -> list[Any]:
     >>> [str(v.aval) for v in written_in_memory(jax.make_jaxpr(run)(jax.numpy.ones(5)).jaxpr)]
     ['float32[5]']
     """
-    versions, read = set(jaxpr.invars), set()
+    versions = set(jaxpr.invars)
+    read: set[int] = set()
     written = []
     for eqn in jaxpr.eqns:
         bases = dict(zip(eqn.outvars, _bases(eqn), strict=False))
