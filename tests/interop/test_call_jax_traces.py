@@ -228,6 +228,18 @@ def test_a_graph_keeps_its_programs():
 
 
 @pytest.mark.slow
+def test_arrays_break_a_graph_and_are_inputs():
+    torch._dynamo.reset()
+
+    def function(x, array):
+        return call_jax(lambda x, array: x + array, x * 1, array) * 2
+
+    run, x = torch.compile(function, backend="jax"), torch.ones(2, device="jax")
+    for array in (jnp.ones(2), jnp.zeros(2), np.ones(2, np.float32), np.zeros(2, np.float32)):
+        assert_same(run(x, array), 2 + 2 * torch.tensor(np.asarray(array)))
+
+
+@pytest.mark.slow
 def test_arrays_and_keys_among_arguments_and_closures(traces):
     x, key = _values(3), jax.random.key(3)
     held = jnp.arange(3.0)

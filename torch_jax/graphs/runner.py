@@ -163,6 +163,8 @@ def _save_draw(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _repeat_draw(words: torch.Tensor, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if ACTIVE.observer is not None:
+        ACTIVE.observer.see(words)  # which no operator takes as an argument
     ACTIVE.words = storage.held_by(words)
     try:
         return op(*args, **kwargs)

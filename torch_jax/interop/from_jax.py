@@ -10,6 +10,8 @@ import operator
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+import jax
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -85,10 +87,10 @@ def from_jax_function(function: Any = None, /, *, x64: bool | None = None) -> An
 
 
 def _call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
-    if not torch.compiler.is_dynamo_compiling():
-        return jax_calls.call(function, wide, args, kwargs)
+    leaves = pytree.tree_leaves((args, kwargs)) if torch.compiler.is_dynamo_compiling() else None
+    if leaves is None or any(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):
+        return jax_calls.call(function, wide, args, kwargs)  # where arrays break a graph of Dynamo
     # Dynamo traces this: the operator is called with the number of a program, a constant here
-    leaves, _ = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     shown = pytree.tree_map(_describe, (args, kwargs))
     number, order, result = _program_for(function, wide, shown)
