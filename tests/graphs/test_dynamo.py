@@ -19,6 +19,16 @@ from tests.support.processes import output
 from tests.support.values import randn
 from torch_jax import config
 
+
+@pytest.mark.slow
+def test_attention_has_tangents():
+    def function(x):
+        return torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, x, x), (x,), (x,))
+
+    x = randn(1, 1, 3, 2)
+    assert_same(compiled(function)(x), [result.cpu() for result in function(x)])
+
+
 # --- shapes and types -----------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch.func import jvp
 
 import torch_jax
 from tests.support import executors
@@ -228,6 +229,13 @@ def test_a_graph_keeps_its_programs():
 
 
 @pytest.mark.slow
+def test_a_transform_breaks_a_graph():
+    torch._dynamo.reset()
+    run = torch.compile(lambda x: jvp(lambda x: call_jax(jnp.sin, x), (x,), (x,)), backend="jax")
+    assert_same(run(_values(3).to("jax")), jvp(torch.sin, (_values(3),), (_values(3),)))
+
+
+@pytest.mark.slow
 def test_arrays_break_a_graph_and_are_inputs():
     torch._dynamo.reset()
 
@@ -237,6 +245,9 @@ def test_arrays_break_a_graph_and_are_inputs():
     run, x = torch.compile(function, backend="jax"), torch.ones(2, device="jax")
     for array in (jnp.ones(2), jnp.zeros(2), np.ones(2, np.float32), np.zeros(2, np.float32)):
         assert_same(run(x, array), 2 + 2 * torch.tensor(np.asarray(array)))
+    steps = iter(range(3))
+    run = torch.compile(lambda x: call_jax(lambda x: x + next(steps), x * 1), backend="jax")
+    assert [run(x)[0].item() for _ in range(2)] == [1, 2]
 
 
 @pytest.mark.slow

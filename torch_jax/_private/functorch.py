@@ -12,7 +12,7 @@ import torch
 from torch.autograd import forward_ad
 
 from torch_jax._private import pytorch
-from torch_jax._private.pytorch import _lookup
+from torch_jax._private.pytorch import _functorch_level, _lookup
 
 BATCHED = "FuncTorchBatched"  # the dispatch key of operators under vmap
 # the keys of PyTorch's rules: random operators, and composites, have keys of their own
@@ -45,7 +45,8 @@ _force = _lookup("_C._ForceDispatchKeyGuard")
 
 def forward_mode() -> bool:
     """Return whether tensors may have tangents on this thread."""
-    return getattr(forward_ad, "_current_level", -1) >= 0
+    level: Any = _functorch_level()  # a graph's call of jvp enters one that forward_ad knows not
+    return getattr(forward_ad, "_current_level", -1) >= 0 or (level and level.key().name == "Jvp")
 
 
 def kernel_under_vmap(op: Any) -> Callable[..., Any]:

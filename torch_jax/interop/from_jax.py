@@ -10,8 +10,6 @@ import operator
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-import jax
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -87,13 +85,15 @@ def from_jax_function(function: Any = None, /, *, x64: bool | None = None) -> An
 
 
 def _call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
-    leaves = pytree.tree_leaves((args, kwargs)) if torch.compiler.is_dynamo_compiling() else None
-    if leaves is None or any(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):
-        return jax_calls.call(function, wide, args, kwargs)  # where arrays break a graph of Dynamo
+    found = None
+    if torch.compiler.is_dynamo_compiling():
+        found = _program_for(function, wide, pytree.tree_map(_describe, (args, kwargs)))
+    if found is None:
+        return jax_calls.call(function, wide, args, kwargs)  # which breaks a graph
     # Dynamo traces this: the operator is called with the number of a program, a constant here
+    number, order, result = found
+    leaves = pytree.tree_leaves((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    shown = pytree.tree_map(_describe, (args, kwargs))
-    number, order, result = _program_for(function, wide, shown)
     given = [tensors[at] for at in order]
     return _filled(result, torch.ops.torch_jax.call_jax(given, number))
 

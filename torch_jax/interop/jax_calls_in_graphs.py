@@ -24,12 +24,16 @@ TENSOR = "a tensor of torch_jax.call_jax"
 _numbers = itertools.count()
 
 
-def program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tuple[int, ...], Any]:
+def program_for(function: Any, wide: bool | None, shown: Any) -> Any:
     """Return the number of a program, the order of the tensors it takes, and its results' tree.
 
+    None where the call can be no node: it is under a transform of ``torch.func``, it is given an
+    array, or it reads what may change unseen, such as an iterator.
     ``shown`` is ``(args, kwargs)``, where a tuple that begins with :data:`TENSOR` is a tensor.
     """
     waking.wake()
+    if pytorch.in_functional_transform():
+        return None
     stand_ins: list[torch.Tensor] = []
 
     def stand_in(leaf: Any) -> Any:
@@ -48,15 +52,11 @@ def program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tupl
         leaves, structure = trees.flatten((args, kwargs))
         given = jax_calls.sort(function, leaves)
         places = {id(tensor): at for at, tensor in enumerate(stand_ins)}
-        order = tuple(places[id(tensor)] for tensor in given.tensors)
+        order = tuple(places.get(id(tensor)) for tensor in given.tensors)
         state = state_of(function, given.static)
+        if state is None or None in order:
+            return None
         traced = jax_calls.traced_for(function, wide, structure, given)
-    if state is None:
-        raise TypeError(
-            f"the JAX function {names.name_of(function)} reads what may change unseen, "
-            "such as an iterator: a graph of torch.compile cannot guard that. Pass it as an "
-            "argument"
-        )
     name = f"still_{next(_numbers)}"
     vars(sys.modules[__name__])[name] = lambda: state_of(function, given.static) == state
     dynamo.guard_graph(__name__, name)
