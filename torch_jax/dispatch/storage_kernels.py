@@ -352,14 +352,38 @@ def as_strided(self, size, stride, storage_offset=None) -> torch.Tensor:
     return storage.restride(self, size, stride, offset)
 
 
-@kernel("as_strided_scatter")
-def as_strided_scatter(self, src, size, stride, storage_offset=None) -> torch.Tensor:
-    """Return a copy of ``self``, storage and all, with ``src`` written into a view of it."""
-    whole = storage.wrap(storage.held_by(self))
-    offset = self.storage_offset() if storage_offset is None else storage_offset
-    out = storage.restride(whole.view(self.dtype), self.shape, self.stride(), self.storage_offset())
-    as_strided(out, size, stride, offset).copy_(src)
-    return out
+def _scatter(name: str, view: Callable[..., torch.Tensor]) -> None:
+    """Enter the operator that returns a copy with another tensor written into a view of it.
+
+    The copy has the storage's layout, as PyTorch's functions on the CPU give it. So the place of
+    the view is no part of a program, as in code that writes into the view itself.
+    """
+
+    @kernel(name)
+    def scatter(self, src, *args, **kwargs) -> torch.Tensor:
+        out = self.clone() if _overlaps(self) else _clone_of_storage(self)
+        part = view(out, *args, **kwargs)
+        if part.shape != src.shape:
+            sizes = f"src of {list(src.shape)} for a view of {list(part.shape)}"
+            raise RuntimeError(f"{name} expects src of the size of the view, and got {sizes}")
+        part.copy_(src)
+        return out
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    return geometry.repeats(tensor.shape, tensor.stride())
+
+
+def _clone_of_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the geometry of another over a copy of its storage."""
+    whole = storage.wrap(storage.held_by(tensor)).view(tensor.dtype)
+    return storage.restride(whole, tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+_scatter("as_strided_scatter", as_strided)
+_scatter("select_scatter", torch.ops.aten.select.int)
+_scatter("slice_scatter", torch.ops.aten.slice.Tensor)
+_scatter("diagonal_scatter", torch.ops.aten.diagonal.default)
 
 
 @kernel("as_strided_")

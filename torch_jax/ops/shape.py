@@ -78,21 +78,6 @@ def channel_shuffle(self, groups):
     return self.reshape(n, groups, c // groups, *rest).swapaxes(1, 2).reshape(self.shape)
 
 
-@op("diagonal_scatter")
-def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
-    """Replace a diagonal of ``self`` by ``src``, whose last dimension runs along it."""
-    matrix = jnp.moveaxis(self, (dim1, dim2), (-2, -1))
-    # each row's element, or each column's, put in its place by a comparison: no scatter
-    length, axis = matrix.shape[-2 if offset >= 0 else -1], -1 if offset >= 0 else -2
-    count = max(min(matrix.shape[-1] - max(offset, 0), matrix.shape[-2] + min(offset, 0)), 0)
-    if src.shape != (*matrix.shape[:-2], count):
-        raise RuntimeError(f"src has shape {src.shape}, the diagonal {count} elements")
-    src = padded(src.astype(self.dtype), src.ndim - 1, [(0, length - src.shape[-1])])
-    values = jnp.expand_dims(src, axis)
-    matrix = jnp.where(_diagonals(matrix) == offset, values, matrix)
-    return jnp.moveaxis(matrix, (-2, -1), (dim1, dim2))
-
-
 def _spread(src, shape, dim: int, start: int, step: int):
     """Return ``src`` at a slice of a tensor of ``shape``, zeros elsewhere: one pad."""
     count = src.shape[dim]
@@ -120,26 +105,6 @@ def slice_backward(grad_output, input_sizes, dim, start, end, step):
     return _spread(grad_output, input_sizes, dim, start, step)
 
 
-@op("slice_scatter")
-def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
-    """Replace a slice of ``self`` by ``src``."""
-    dim %= self.ndim
-    start, end, step = slice(start, end, step).indices(self.shape[dim])  # clipped as Python clips
-    count = len(range(start, end, step))
-    slice_shape = (*self.shape[:dim], count, *self.shape[dim + 1 :])
-    if src.shape != slice_shape:
-        raise RuntimeError(f"src of {src.shape} for a slice of {slice_shape}")
-    src = src.astype(self.dtype)
-    if count == 0:
-        return self
-    if step == 1:
-        starts = [np.int32(start if d == dim else 0) for d in range(self.ndim)]
-        return lax.dynamic_update_slice(self, src, starts)
-    inside = _spread(jnp.ones((count,), bool), (self.shape[dim],), 0, start, step)
-    inside = jnp.expand_dims(inside, [d for d in range(self.ndim) if d != dim])
-    return jnp.where(inside, _spread(src, self.shape, dim, start, step), self)
-
-
 @op("select_backward", integers=("index",))
 def select_backward(grad_output, input_sizes, dim, index):
     """Return the gradient in one position of zeros; nowhere, where there is no such position."""
@@ -149,16 +114,6 @@ def select_backward(grad_output, input_sizes, dim, index):
         return _spread(grad, input_sizes, dim, index % size, 1)
     place = lax.broadcasted_iota(jnp.int64, input_sizes, dim)
     return jnp.where((place == index) | (place - size == index), grad, jnp.zeros((), grad.dtype))
-
-
-@op("select_scatter")
-def select_scatter(self, src, dim, index):
-    """Replace one position along a dimension of ``self`` by ``src``."""
-    dim %= self.ndim
-    size = self.shape[dim]
-    if not -size <= index < size:
-        raise IndexError(f"index {index} out of range for size {size} of dimension {dim}")
-    return slice_scatter(self, jnp.expand_dims(src, dim), dim, index % size, index % size + 1)
 
 
 @op("unfold_backward")
