@@ -220,6 +220,7 @@ def forget_dispatch(op: Any) -> None:
 
 fills_new_memory = _lookup("_C._get_deterministic_fill_uninitialized_memory")
 below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
+without_functions_of_subclasses = _lookup("_C.DisableTorchFunctionSubclass")
 AFTER_AUTOGRAD = _lookup("_C._after_autograd_keyset")
 
 

@@ -289,11 +289,12 @@ class _Reads(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         observer = ACTIVE.observer
-        if getattr(func, "__self__", None) is torch.Tensor.grad and is_jax(args[0]):
-            if args[0].requires_grad and args[0].is_leaf:
-                observer.optimizers.note_gradient(args[0])
-        elif func.__name__ in _CHANGES and is_jax_tensor(args[0]):
-            observer.may_change(args[0])
+        with pytorch.without_functions_of_subclasses():  # a class may refuse questions, or count
+            if getattr(func, "__self__", None) is torch.Tensor.grad and is_jax(args[0]):
+                if args[0].requires_grad and args[0].is_leaf:
+                    observer.optimizers.note_gradient(args[0])
+            elif func.__name__ in _CHANGES and is_jax_tensor(args[0]):
+                observer.may_change(args[0])
         result = func(*args, **(kwargs or {}))
         if not torch.compiler.is_dynamo_compiling():
             observer.returns(result, args)

@@ -138,7 +138,7 @@ def outline(tensor: torch.Tensor) -> tuple:
     False
     """
     hooks = pytorch.hooks_of(tensor).values()
-    form = tensor.shape, tensor.stride(), tensor.requires_grad, tensor.is_leaf, tensor.retains_grad
+    form = tensor.size(), tensor.stride(), tensor.requires_grad, tensor.is_leaf, tensor.retains_grad
     return id(tensor.untyped_storage()), *form, *(len(found or ()) for found in hooks)
 
 

@@ -154,3 +154,14 @@ TWO_KINDS = ("gradients set to zero",)  # the first step makes them, all later o
 @pytest.mark.parametrize("name", CASES)
 def test_models_train_as_they_do_eagerly(name, agree):
     agree(CASES[name], 1 + (name in TWO_KINDS), tolerance=1e-4)
+
+
+def layers_that_meet_their_input(compile):
+    net = nn.Sequential(nn.LazyLinear(3, bias=False), nn.LazyBatchNorm1d()).to("jax")
+    step = compile(lambda x: net(x).sum().backward())
+    for _ in range(4):
+        yield step(torch.eye(3).to("jax")), net[0].weight.shape, net[1].num_batches_tracked
+
+
+def test_lazy_layers_meet_their_input_in_a_step(agree):
+    agree(layers_that_meet_their_input, 2)
