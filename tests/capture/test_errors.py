@@ -131,6 +131,16 @@ def test_cpu_tensors_are_neither_written_nor_looked_at():
         pure(lambda x: x * on_cpu.sum().item())(ones())
 
 
+def test_cpu_tensors_are_taken_to_the_device_where_eager_code_takes_them():
+    on_cpu, lengths = torch.zeros(3), torch.tensor([3])
+    for function in (lambda x: x + on_cpu, lambda x: torch.add(x, x, out=on_cpu)):
+        with pytest.raises(RuntimeError, match="to be on the same device"):
+            pure(function)(ones())
+    assert pure(lambda x: x + on_cpu[0])(ones()).tolist() == [1, 1, 1]
+    with pytest.raises(DataDependentError, match="on the CPU is asked for"):
+        pure(lambda x: nn.utils.rnn.pack_padded_sequence(x[:, None], lengths).data)(ones())
+
+
 @both
 @pytest.mark.parametrize("first", ["good", "bad"])
 def test_an_index_out_of_range_raises_and_leaves_tensors_alone(first, pure):

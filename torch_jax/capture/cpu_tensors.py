@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_jax.core import errors, tracers, trees
+from torch_jax.dispatch import ladder
+from torch_jax.eager import variants
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import held_by, is_jax_tensor
 
@@ -42,8 +44,7 @@ def looks_at(tensor: torch.Tensor) -> Exception:
 
 def goes_to(kwargs: dict[str, Any], kind: str) -> bool:
     """Return whether an operator is given a device of a kind."""
-    device = kwargs.get("device")
-    return device is not None and device.type == kind
+    return getattr(kwargs.get("device"), "type", None) == kind
 
 
 class OfHost(NamedTuple):
@@ -77,19 +78,22 @@ class Host:
 
     def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run an operator that takes or makes CPU tensors."""
-        leaves, form = trees.flatten((args, kwargs))
+        leaves, _ = trees.flatten((args, kwargs))
         operands = [leaf for leaf in leaves if is_host(leaf)]
         crosses = goes_to(kwargs, "jax") if func is _TO_COPY else any(map(is_jax_tensor, leaves))
         if crosses:
-            if operands and func is not _TO_COPY and all(map(self._is_fixed, operands)):
-                try:  # as lengths of packed sequences
-                    return self._note_results(self._observer.on_device(func, args, kwargs))
-                except RuntimeError as error:
-                    if not errors.is_of_two_devices(error):
-                        raise
-            moved = [self.to_device(leaf) if is_host(leaf) else leaf for leaf in leaves]
-            args, kwargs = trees.unflatten(form, moved)
-            return self._observer.on_device(func, args, kwargs)
+            if kernel := ladder.kernel_in_table(func):
+                kernel.refuse_host(args, kwargs)
+            kept = set(map(id, variants.written(func, args, kwargs)))
+            moved = {id(leaf): self.to_device(leaf) for leaf in operands if id(leaf) not in kept}
+            there = trees.map(lambda leaf: moved.get(id(leaf), leaf), (args, kwargs))
+            try:
+                return self._observer.on_device(func, *there)
+            except RuntimeError:  # eagerly, too; or it wants a CPU tensor: lengths of sequences
+                result = self._observer.on_device(func, args, kwargs)
+            if all(map(self._is_fixed, operands)):
+                return self._note_results(result)
+            raise looks_at(operands[0])
         if func is ITEM and not self._is_fixed(operands[0]):
             raise looks_at(operands[0])
         if func._schema.is_mutable and not (operands and self.is_made(operands[0])):
