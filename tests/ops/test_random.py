@@ -86,6 +86,7 @@ def test_float_dtypes(dtype):
         assert x.dtype == dtype
         assert 0 <= x.min().item() and x.max().item() < 1
         assert abs(x.double().mean().item() - 0.5) < 0.01 + step
+    assert torch.normal(empty(dtype), torch.ones(N, device="jax")).dtype == dtype
     x = empty(dtype).uniform_(-1, 1)
     assert -1 <= x.min().item() and x.max().item() < 1
     normal = empty(dtype).normal_(1, 2).double()

@@ -180,12 +180,13 @@ def normal_size(mean, std, size, *, dtype=None, key):
     "normal.Tensor_Tensor",
     random=True,
     check=_check_std,
+    meta=False,  # which promotes a mean and a deviation of two dtypes
 )
 def normal(mean, std=1.0, *, key):
     """Draw once for each mean and standard deviation, broadcast."""
     shape = jnp.broadcast_shapes(jnp.shape(mean), jnp.shape(std))
     dtype = next(x.dtype for x in (mean, std) if jnp.ndim(x) or not getattr(x, "weak_type", True))
-    return _normal(key, shape, dtype) * std + mean
+    return (_normal(key, shape, dtype) * std + mean).astype(dtype)
 
 
 def _draw(key, p, shape):
