@@ -53,6 +53,11 @@ def test_refused_as_on_the_cpu(case):
         assert str(actual.value).partition(" (in aten.")[0] == str(expected.value).strip("\n")
 
 
+def test_floats_of_two_dtypes_are_refused_where_calls_are_recorded():
+    with torch_jax.lazy():
+        check_raises(torch.heaviside, FLOATS, FLOATS.double())
+
+
 OUTPUTS = {
     "logcumsumexp": lambda x, y: torch.logcumsumexp(x, 0, out=y),
     "softmax": lambda x, y: torch.softmax(x, 0, out=y),

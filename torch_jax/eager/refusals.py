@@ -151,13 +151,12 @@ def _may_run(op: Any) -> bool:
 
 
 def _are_tried(given: twins.Named) -> bool:
-    """Return whether a call has other dtypes than floats, or unusual masks."""
-    kinds = [getattr(value, "dtype", value) for value in jax.tree.leaves(given)]
-    others = (
-        not kind.is_floating_point if isinstance(kind, torch.dtype) else isinstance(kind, complex)
-        for kind in kinds
-    )
-    return any(others) or bool(_unusual_masks(given))
+    """Return whether a call has other dtypes than floats of one, or unusual masks."""
+    kinds = [_wide(getattr(value, "dtype", value)) for value in jax.tree.leaves(given)]
+    dtypes = {kind for kind in kinds if isinstance(kind, torch.dtype)}
+    if any(isinstance(kind, complex) for kind in kinds) or _unusual_masks(given):
+        return True
+    return len(dtypes) > 1 or not all(dtype.is_floating_point for dtype in dtypes)
 
 
 def _form(value: Any) -> Any:
