@@ -136,6 +136,14 @@ def a_part_that_is_returned(compile):
             rows.fill_(1)
 
 
+def an_older_tensor_that_no_operator_reads(compile):
+    total = ones()
+    function = compile(lambda x: (x + 1, total))
+    for _ in range(4):
+        yield function(ones()), total
+        total.add_(1)
+
+
 PROGRAMS = {  # and how many kinds of call there are; None: as many as there are places
     gradients_that_are_kept: 1,
     gradients_that_add_up_until_somebody_drops_them: 3,  # with all, with none, with one of two
@@ -145,6 +153,7 @@ PROGRAMS = {  # and how many kinds of call there are; None: as many as there are
     results_that_are_views: 1,
     parts_twice_and_gradients_of_what_they_meet: None,
     a_part_that_is_returned: None,
+    an_older_tensor_that_no_operator_reads: 1,
 }
 
 

@@ -238,6 +238,12 @@ BROKEN = {
     ),
     "fewer operators": (lambda x: (x + 1) * 2 if SETTINGS["n"] else x + 1, {"n": 1}, {"n": 0}, ""),
     "what it returns": (lambda x: (x * 2, SETTINGS["n"]), {"n": 1}, {"n": 2}, "it returned 2"),
+    "a constant that it returns": (
+        lambda x: (x * 2, torch.tensor([SETTINGS["n"]]).to("jax")),
+        {"n": 1},
+        {"n": 2},
+        "it returned a tensor",
+    ),
     "where a view begins": (lambda x: x[SETTINGS["n"] :][:1] * 2, {"n": 0}, {"n": 1}, ""),
 }
 

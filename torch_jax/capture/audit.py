@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from torch_jax.budgets import ELEMENTS_OF_A_SMALL_CONSTANT
 from torch_jax.capture.cpu_tensors import OfHost
 from torch_jax.capture.observer import Graph
 from torch_jax.capture.replay import Replay
@@ -95,20 +94,10 @@ def _other_array(old: Graph, new: Graph, names: tuple[list, list]) -> str | None
     for at, (was, now) in enumerate(zip(old.sources, new.sources, strict=False)):
         if isinstance(was, OfStorage) and isinstance(now, OfStorage):
             was, now = before[was.at], after[now.at]
-        if not _is_same_array(was, now):
+        of_values = isinstance(was, Fixed | OfHost)
+        if type(was) is not type(now) or not (was.is_same(now) if of_values else was == now):
             read = ((step, one) for step in new.state.steps() for one in step.sources)
             readers = (step for step, one in read if isinstance(one, Given) and one.at == at)
             reader = next((f"{step.name} at {step.line}" for step in readers), "no operator")
             return f"{reader} read another tensor than before, or other values"
     return "it read other tensors than before" if set(before) != set(after) else None
-
-
-def _is_same_array(was: Any, now: Any) -> bool:
-    if isinstance(was, Fixed) and isinstance(now, Fixed):
-        form, other = ((one.array.shape, one.array.dtype) for one in (was, now))
-        if form != other or was.array.size > ELEMENTS_OF_A_SMALL_CONSTANT:
-            return form == other
-        return np.asarray(was.array).tobytes() == np.asarray(now.array).tobytes()
-    if isinstance(was, OfHost) and isinstance(now, OfHost):
-        return was.is_same(now)
-    return type(was) is type(now) and was == now

@@ -17,7 +17,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.capture import autograd_nodes
 from torch_jax.capture.observer import Observer
-from torch_jax.capture.storages import outline, version_of
+from torch_jax.capture.storages import Fixed, outline, version_of
 from torch_jax.core import errors, tracers, trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
@@ -102,7 +102,7 @@ class Same(NamedTuple):
 class FixedTensor(NamedTuple):
     """A new tensor of the same elements at each call."""
 
-    array: Any
+    made: Fixed
     form: Form
 
 
@@ -154,7 +154,7 @@ class Call:
         if kind is GradientOf:
             return trees.owned(leaf.owner, self.arguments).grad
         if kind is FixedTensor:
-            return leaf.form.over(storage.storage_of(leaf.array))
+            return leaf.form.over(storage.storage_of(leaf.made.array))
         return leaf.form.over(trees.owned(leaf.owner, self.arguments).untyped_storage())
 
     def _tensor(self, leaf: NewTensor) -> torch.Tensor:
@@ -213,13 +213,15 @@ class Results:
             return GradientOf(self._observer.owner(self._found[id(value)]))
         memory: Any = value.untyped_storage()
         place = self._observer.storages.place_of(memory)
-        if place is not None:
-            return Same(value) if id(value) in self._known else self._view(value, place)
+        if place is not None and id(value) not in self._known:
+            return self._view(value, place)
+        if not self._observer.storages.is_made(memory):  # an older tensor
+            return Same(value)
         is_spent = self._wants_gradient(value) and id(value) not in self._connected
         if is_spent and (value.grad_fn is None or not autograd_nodes.is_spent(value)):
             self._observer.refuse("it gives out a tensor of which gradients are wanted elsewhere")
         if type(memory.array) is not Node:
-            return FixedTensor(memory.array, Form.of(value))
+            return FixedTensor(Fixed(memory.array), Form.of(value))
         at = self._outputs.setdefault(id(memory), len(self.new))
         if at == len(self.new):
             self.new.append(memory)
@@ -244,7 +246,8 @@ def _alike(was: Any, now: Any) -> bool:
     if type(was) is not type(now):
         return False
     if isinstance(was, FixedTensor | InputView):
-        return was.form == now.form
+        is_same = isinstance(was, InputView) or was.made.is_same(now.made)
+        return is_same and was.form == now.form
     if isinstance(was, GradientOf):
         return was.owner is now.owner
     if not isinstance(was, Same):
@@ -258,7 +261,7 @@ def _alike(was: Any, now: Any) -> bool:
 
 
 def _shown(leaf: Any) -> str:
-    return repr(leaf.value) if isinstance(leaf, Same) else "a tensor of another form or place"
+    return repr(leaf.value) if isinstance(leaf, Same) else "a tensor of another form or values"
 
 
 class LeftBehind(NamedTuple):

@@ -6,9 +6,11 @@ import gc
 import weakref
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.budgets import ELEMENTS_OF_A_SMALL_CONSTANT
 from torch_jax.compiler.donation import copy_of
 from torch_jax.core import errors
 from torch_jax.core.node import Node
@@ -35,6 +37,14 @@ class Fixed(NamedTuple):
 
     def read(self, _leaves: Any) -> Any:
         return self.array
+
+    def is_same(self, other: Fixed) -> bool:
+        """Return whether another has the same form and, where they are few, elements."""
+        one, two = self.array, other.array
+        if (one.shape, one.dtype) != (two.shape, two.dtype):
+            return False
+        are_many = one.size > ELEMENTS_OF_A_SMALL_CONSTANT
+        return are_many or np.asarray(one).tobytes() == np.asarray(two).tobytes()
 
 
 class Met:
