@@ -21,11 +21,13 @@ PROVEN = {
     "narrower": lambda x: x[x.argmax(0).int()],
     "permutation": lambda x: x[torch.randperm(3, device=x.device)].sum(),
     "of a mask": lambda x: x[(x[:, 0] > 0).long()],
+    "product": lambda x: x[x.argmax(0) * 0],
+    "rows of the flat": lambda x: x.index_select(0, x.view(-1).topk(2).indices // 4),
+    "columns of the flat": lambda x: x.index_select(1, x.view(-1).topk(2).indices % 4),
 }
 ASKED = {
     "sum": lambda x: x[x.argmax(0) + x.argmin(0) - x.argmin(0)],
     "rounded": lambda x: x[(x[:, 0] * 0).long()],
-    "product": lambda x: x[x.argmax(0) * 0],
 }
 # of an array and of integers that the graph is given
 MIXED = {

@@ -219,12 +219,14 @@ def test_fewer_operators():
 
 
 def test_what_an_operator_was_to_be_given_when_its_check_ran_what_was_before_it():
-    at, source = torch.tensor([0, 2]).to("jax"), torch.ones(2).to("jax")
+    at, source = torch.tensor([0.0, 2.0]).to("jax"), torch.ones(2).to("jax")
     tables = {size: torch.zeros(size).to("jax") for size in (3, 4, 5)}
-    runs = [lambda n=n: tables[n].scatter_add(0, at * 1, source) for n in tables for _ in range(4)]
+    runs = [
+        lambda n=n: tables[n].scatter_add(0, at.long(), source) for n in tables for _ in range(4)
+    ]
     found = reasons(*runs)
-    (product,) = (why for why in found if "aten.scatter_add" not in why)
-    assert product.endswith("(1 operator): the beginning of an earlier recording")
+    (cast,) = (why for why in found if "aten.scatter_add" not in why)
+    assert cast.endswith("(1 operator): the beginning of an earlier recording")
     assert len(found) == 1 + len(tables)
 
 

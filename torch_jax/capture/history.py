@@ -78,7 +78,7 @@ class History(Listener):
         self.now = Explanation(name, 0, NOTHING, 0, NOTHING, (), 0, 0, 0, ())
         self._graphs: list[int] = []
         self._last: list[int] = []
-        self._alike = 0
+        self._alike = self._reruns = 0
         self._begin = self._python = self._first = 0.0
         _histories.add(self)
 
@@ -120,20 +120,24 @@ class History(Listener):
             log.LOGGER.info("%s: %s", self.name, hint)
 
     def note_observed(
-        self, reason: str | None, replay: Any, seconds: float, programs: Counts
+        self, reason: str | None, replay: Any, seconds: float, programs: Counts, waits: bool
     ) -> None:
-        """Note an observed call of a pure function, and the seconds that all of it took."""
+        """Note an observed call of a pure function, and the seconds that all of it took.
+
+        One that ``waits`` for more calls like it before it is compiled is a reason once.
+        """
         now, sizes = self.now, {} if replay is None else replay.sizes()
         programs = now.observed_programs.plus(programs)
         self.now = now._replace(observed=now.observed + 1, observed_programs=programs, **sizes)
         why = reason or "its first call"
         log.LOGGER.info("observed %s in %.2f s: %s", self.name, seconds, why)
-        if reason is None:
+        if reason is None or (waits and reason in now.reasons):
             return
+        self._reruns += 1
         if len(now.reasons) < EXPLANATIONS_KEPT:
             self.now = self.now._replace(reasons=(*now.reasons, reason))
         most, text = self.warning("; ".join(dict.fromkeys(self.now.reasons)))
-        if self.now.observed == 1 + most:
+        if self._reruns == most:
             warnings.warn(f"{self.name} {text}", stacklevel=6)
 
     def warning(self, reasons: str) -> tuple[int, str]:

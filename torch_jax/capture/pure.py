@@ -125,9 +125,13 @@ class Pure:
         """Run the function, and keep how to repeat it if ``keeps``."""
         start, before = time.perf_counter(), compilations.here()
         kind = self._kinds.get(call.key) or _Kind()
-        found = self._observed(kind, call)
+        # other forms, such as many lengths, wait until they come again, as recorded code does
+        is_first = not any(one.replays for one in self._kinds.values())
+        has_forms = any(one.forms.fit(call) for one in kind.replays)
+        waits = not (is_first or has_forms)
+        found = self._observed(kind, call, waits)
         seconds, programs = time.perf_counter() - start, compilations.here().minus(before)
-        self.history.note_observed(reason, found.replay, seconds, programs)
+        self.history.note_observed(reason, found.replay, seconds, programs, waits)
         refusal = found.refusal
         if refusal is None and found.replay is not None and keeps:
             self._keep(call.key, kind, found.replay)
@@ -138,10 +142,11 @@ class Pure:
             self.give_up(f"{self.history.name} cannot skip its Python: {refusal.why}")
         return found.result
 
-    def _observed(self, kind: _Kind, call: SortedCall) -> Observed:
+    def _observed(self, kind: _Kind, call: SortedCall, waits: bool = False) -> Observed:
         before = {at: memory_of(call.leaves[at]) for at in call.parts}
         with call.by_value() as own:
             observer = Observer(call.originals(), own, self.history)
+            observer.needs_program = not waits
             for known, _ in chain.from_iterable(one.left.gradients for one in kind.replays):
                 # earlier calls replaced its ``.grad``: ``p.grad = None`` is no operator
                 tensor = known.tensor if known.place is None else call.leaves[known.place]

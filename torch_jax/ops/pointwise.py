@@ -130,11 +130,12 @@ def rounded(x, dtype):
 @differentiated_as(lambda a, b: jnp.zeros_like(a))
 def _floor_divide(a, b):
     """Divide as Python's ``//``; the float remainder is taken off first: an exact quotient."""
-    if category(a.dtype) != 2:
-        return jnp.floor_divide(a, b)
     rest = lax.rem(a, b)
-    quotient = (a - rest) / b
+    is_float = category(a.dtype) == 2
+    quotient = (a - rest) / b if is_float else lax.div(a, b)
     quotient = jnp.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1, quotient)
+    if not is_float:
+        return quotient
     floor = jnp.floor(quotient)
     floor = jnp.where(quotient - floor > 0.5, floor + 1, floor)
     floor = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(a), a / b), floor)

@@ -81,7 +81,7 @@ class Check:
 
         None: other values decide.
         """
-        if not self.given:
+        if not (self.given or self._moves):
             return None
         if self._by_elements is None:
             whole = {at: np.asarray(arrays[at]) for at in self.given}
@@ -312,6 +312,19 @@ def _truth(equation: Any, a: Any) -> Interval:
     return a if _is_bool(equation) else None
 
 
+def _differ(_equation: Any, a: Any, b: Any) -> Interval:
+    if a[1] < b[0] or b[1] < a[0]:
+        return 1, 1
+    return (0, 0) if a[0] == a[1] == b[0] == b[1] else None
+
+
+def _quotient(equation: Any, a: Any, b: Any) -> Interval:
+    """Bound a quotient, which is cut off toward zero, as in C."""
+    if b[0] <= 0:
+        return None
+    return _by_ends(lambda a, b: abs(a) // b * (1 if a > 0 else -1))(equation, a, b)
+
+
 def _remainder(_equation: Any, a: Any, b: Any) -> Interval:
     """Bound a remainder, which has the sign of the dividend, as in C."""
     if b[0] <= 0:
@@ -334,7 +347,8 @@ _RULES: dict[str, Callable[..., Interval]] = {
     "min": _by_ends(min),
     "rem": _remainder,
     "clamp": _by_ends(lambda low, a, high: min(max(a, low), high)),
-    "ne": lambda _, a, b: (1, 1) if a[1] < b[0] or b[1] < a[0] else None,
+    "div": _quotient,
+    "ne": _differ,
     "and": _and,
     "or": _by_ends(max, is_logical=True),
     "not": _by_ends(lambda a: 1 - a, is_logical=True),
@@ -343,7 +357,7 @@ _RULES: dict[str, Callable[..., Interval]] = {
     "iota": lambda of, *_: (0, max(of.params["shape"][of.params["dimension"]] - 1, 0)),
     # a mode that fills may give other values
     "gather": lambda of, a, _: a if "FILL" not in str(of.params["mode"]).upper() else None,
-    "select_n": lambda _, _which, *cases: _hull(*cases),
+    "select_n": lambda _, which, *cases: _hull(*cases[which[0] : which[1] + 1]),
     **dict.fromkeys(("concatenate", "pad"), lambda _, *given: _hull(*given)),
     "dynamic_update_slice": lambda _, a, update, *_starts: _hull(a, update),
     **dict.fromkeys(_MOVES, lambda _, a, *_rest: a),
