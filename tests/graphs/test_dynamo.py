@@ -18,7 +18,6 @@ from tests.support.graphs import check, compiled
 from tests.support.processes import output
 from tests.support.values import randn
 from torch_jax import config
-from torch_jax.core import compilations
 
 
 @pytest.mark.slow
@@ -72,18 +71,6 @@ def test_sizes_that_are_too_many_to_keep_are_told_and_the_oldest_forgotten(caplo
         torch_jax.config.set("jit_cache_size", kept)
     assert [line[-1] for line in _observations(caplog)][1:] == list("4564")
     assert len([w for w in warned if "sets of sizes" in str(w.message)]) == 1
-
-
-def test_a_length_is_compiled_when_it_comes_again():
-    """A text that grows by a word at each call would wait for a compiler at each."""
-    run = compiled(lambda x: (x * 2).cumsum(0), dynamic=True)
-    programs = []
-    for rows in (3, 4, 5, 6, 4, 4, 4):
-        before = compilations.here().made
-        with config.temporarily("compiled_from_run", 3):
-            assert_same(run(torch.ones(rows, device="jax")), (2 * torch.ones(rows)).cumsum(0))
-        programs.append(compilations.here().made - before)
-    assert programs[1:4] == [0, 0, 0] and programs[-1] == 0
 
 
 def test_results_on_device_meta():

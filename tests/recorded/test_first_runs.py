@@ -385,3 +385,29 @@ def test_a_group_ends_where_a_loop_comes_around_also_where_it_runs_at_once():
         expected = work(expected).tan()
     torch.testing.assert_close(x.cpu(), expected)
     assert did.graphs >= 3
+
+
+def test_code_whose_sizes_are_in_its_data_compiles_little():
+    """A program for each number of chosen elements would take the compiler longer than it saves."""
+
+    def step(x):
+        chosen = x[x > 0]
+        return (chosen * 2).exp().sum() + len(chosen)
+
+    compiled = torch_jax.jit(step)
+    for call in range(24):
+        x = torch.full((8,), -1.0)
+        x[: 1 + call % 6] = 0.5
+        assert_same(compiled(x.to("jax")), step(x))
+    assert compiled.explain().programs.made <= 2
+
+
+def test_a_kind_of_pure_call_is_compiled_when_it_comes_again():
+    compiled = torch_jax.jit(lambda x: (x * 2).cumsum(0), pure=True)
+    programs = []
+    for rows in (3, 4, 5, 6, 4, 4, 4):
+        before = compilations.here().made
+        assert_same(compiled(torch.ones(rows, device="jax")), (2 * torch.ones(rows)).cumsum(0))
+        programs.append(compilations.here().made - before)
+    assert programs[1:5] == [0] * 4 and programs[5] > 0 and programs[6] == 0
+    assert str(compiled.explain()).count("Python ran again") == 3

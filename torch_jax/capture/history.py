@@ -13,6 +13,7 @@ from torch_jax.budgets import (
     CALLS_BEFORE_HINT,
     EXPLANATIONS_KEPT,
     RUNS_BEFORE_WARNING,
+    RUNS_TO_PAY_FOR_A_PROGRAM,
     SHARE_WORTH_A_HINT,
 )
 from torch_jax.core import compilations, log
@@ -87,6 +88,15 @@ class History(Listener):
             self._python += time.perf_counter() - self._begin
         self._graphs.append(id(state))
 
+    def pays(self, is_early: bool) -> bool:
+        """Return whether to compile one more graph, where its operators can run without.
+
+        Code that looks at values may have other sizes at each call: each of its programs has to be
+        found in some runs before there is another.
+        """
+        looks = is_early or len(self._graphs) > 1
+        return not looks or self.hits >= RUNS_TO_PAY_FOR_A_PROGRAM * self.programs
+
     @contextlib.contextmanager
     def recorded_call(self) -> Iterator[None]:
         """Count the block, a call that is recorded, and give the hint, once, when it is due."""
@@ -120,29 +130,30 @@ class History(Listener):
             log.LOGGER.info("%s: %s", self.name, hint)
 
     def note_observed(
-        self, reason: str | None, replay: Any, seconds: float, programs: Counts, waits: bool
+        self, reason: str | None, replay: Any, seconds: float, programs: Counts
     ) -> None:
-        """Note an observed call of a pure function, and the seconds that all of it took.
-
-        One that ``waits`` for more calls like it before it is compiled is a reason once.
-        """
+        """Note an observed call of a pure function, and the seconds that all of it took."""
         now, sizes = self.now, {} if replay is None else replay.sizes()
         programs = now.observed_programs.plus(programs)
         self.now = now._replace(observed=now.observed + 1, observed_programs=programs, **sizes)
         why = reason or "its first call"
         log.LOGGER.info("observed %s in %.2f s: %s", self.name, seconds, why)
-        if reason is None or (waits and reason in now.reasons):
+
+    def note_rerun(self, reason: str | None) -> None:
+        """Note why Python runs again, if it does."""
+        now = self.now
+        if reason is None:
             return
         self._reruns += 1
         if len(now.reasons) < EXPLANATIONS_KEPT:
-            self.now = self.now._replace(reasons=(*now.reasons, reason))
+            self.now = now._replace(reasons=(*now.reasons, reason))
         most, text = self.warning("; ".join(dict.fromkeys(self.now.reasons)))
         if self._reruns == most:
             warnings.warn(f"{self.name} {text}", stacklevel=6)
 
     def warning(self, reasons: str) -> tuple[int, str]:
         """Return after how many kinds of calls to warn, and how."""
-        text = f"is pure, and yet its Python ran {self.now.observed} times: {reasons}"
+        text = f"is pure, and yet its Python ran {self._reruns + 1} times: {reasons}"
         return RUNS_BEFORE_WARNING, f"{text}. Call its .explain()"
 
     def gives_up(self, why: str, stacklevel: int) -> None:

@@ -20,8 +20,7 @@ from torch_jax._private import jax_core, pytorch
 from torch_jax.capture import history, keys
 from torch_jax.capture.arguments import Arguments
 from torch_jax.capture.observer import Observer
-from torch_jax.capture.pullback import await_gradients
-from torch_jax.capture.pure import Pure
+from torch_jax.capture.pure import Pure, recorded
 from torch_jax.capture.training import hooks
 from torch_jax.core import absent
 from torch_jax.core.active import ACTIVE
@@ -206,10 +205,7 @@ class Jitted(Generic[P, R]):
                 return self._pure(args, kwargs)
             except keys.ArrayArgument as error:
                 self._pure.give_up(str(error), stacklevel=4)
-        with self.history.recorded_call(), observed(self.history):
-            result = self.function(*args, **kwargs)
-        await_gradients(result)
-        return result
+        return recorded(self.function, self.history, args, kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Return the program for these arguments, compiled but not run: see :class:`Lowered`."""

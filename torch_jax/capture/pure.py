@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import operator
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain, count
@@ -36,6 +37,7 @@ from torch_jax.capture.tape import Changed
 from torch_jax.core import compilations, forks, trees
 from torch_jax.memory.storage import is_jax_tensor, memory_of
 from torch_jax.recorded.lazy import observed
+from torch_jax.recorded.one_by_one import compile_nothing
 
 
 class Observed(NamedTuple):
@@ -71,6 +73,7 @@ class Pure:
         self._function, self._arguments, self.history = function, arguments, history
         self._audits = audits
         self._kinds: dict[keys.CallKey, _Kind] = {}  # the latest last
+        self._visits: Counter[int] = Counter()  # calls of forms that are not kept
         self._calls = count()
         self.is_broken = False  # whether Python runs at each call, since the promise did not hold
 
@@ -125,13 +128,14 @@ class Pure:
         """Run the function, and keep how to repeat it if ``keeps``."""
         start, before = time.perf_counter(), compilations.here()
         kind = self._kinds.get(call.key) or _Kind()
-        # other forms, such as many lengths, wait until they come again, as recorded code does
-        is_first = not any(one.replays for one in self._kinds.values())
-        has_forms = any(one.forms.fit(call) for one in kind.replays)
-        waits = not (is_first or has_forms)
-        found = self._observed(kind, call, waits)
+        visits = self._visits_of_new(kind, call)
+        if visits <= 1:
+            self.history.note_rerun(reason)
+        if 0 < visits < config.get("compiled_from_run"):
+            return recorded(self._function, self.history, *call.given)
+        found = self._observed(kind, call)
         seconds, programs = time.perf_counter() - start, compilations.here().minus(before)
-        self.history.note_observed(reason, found.replay, seconds, programs, waits)
+        self.history.note_observed(reason, found.replay, seconds, programs)
         refusal = found.refusal
         if refusal is None and found.replay is not None and keeps:
             self._keep(call.key, kind, found.replay)
@@ -142,11 +146,24 @@ class Pure:
             self.give_up(f"{self.history.name} cannot skip its Python: {refusal.why}")
         return found.result
 
-    def _observed(self, kind: _Kind, call: SortedCall, waits: bool = False) -> Observed:
+    def _visits_of_new(self, kind: _Kind, call: SortedCall) -> int:
+        """Return how many calls had the forms of this one, if others are kept; else 0.
+
+        One of many lengths is recorded until it comes again, so that nothing is compiled for it.
+        """
+        is_first = not any(one.replays for one in self._kinds.values())
+        if is_first or not compile_nothing() or any(one.forms.fit(call) for one in kind.replays):
+            return 0
+        if len(self._visits) > config.get("jit_cache_size"):
+            self._visits.clear()
+        form = hash((call.key, *((tensor.shape, tensor.dtype) for tensor in call.tensors)))
+        self._visits[form] += 1
+        return self._visits[form]
+
+    def _observed(self, kind: _Kind, call: SortedCall) -> Observed:
         before = {at: memory_of(call.leaves[at]) for at in call.parts}
         with call.by_value() as own:
             observer = Observer(call.originals(), own, self.history)
-            observer.needs_program = not waits
             for known, _ in chain.from_iterable(one.left.gradients for one in kind.replays):
                 # earlier calls replaced its ``.grad``: ``p.grad = None`` is no operator
                 tensor = known.tensor if known.place is None else call.leaves[known.place]
@@ -207,6 +224,14 @@ class Pure:
             of.replays.remove(oldest)
             if not of.replays:
                 self._kinds.pop(at, None)
+
+
+def recorded(function: Any, history: History, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call a function, and record it; its Python runs."""
+    with history.recorded_call(), observed(history):
+        result = function(*args, **kwargs)
+    await_gradients(result)
+    return result
 
 
 def observe(observer: Observer, function: Callable[..., Any], call: SortedCall) -> Observed:

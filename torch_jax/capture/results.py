@@ -313,7 +313,8 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
                 is_of_first=True,
             )
     known = {id(memory) for memory in results.new} | autograd_nodes.saved_memories(connected)
-    for stray in () if observer.makes_state else observer.storages.strays(known):
+    is_decided = observer.makes_state or observer.refusal is not None
+    for stray in () if is_decided else observer.storages.strays(known):  # which collects garbage
         observer.refuse(
             f"a new tensor ({tracers.shown(stray.array)}) is kept somewhere: return it, or write "
             "into one",

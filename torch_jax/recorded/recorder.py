@@ -135,11 +135,13 @@ class Recording:
         if self.is_beginning:
             return None
         state.runs += 1
+        listener = self.recorder.listener
         # where values are looked at Python decides by them, and may never come this way again
         if not state.programs:
             if state.runs < max(self.first_compiled() - 1, 1 + self._is_early):
                 return None
-        listener = self.recorder.listener
+            if compile_nothing() and not listener.pays(self._is_early):
+                return None
         program, is_new = program_for(state, nodes, given, not self.recorder.is_patient, listener)
         if is_new:
             report = functools.partial(COUNTS.compiled, explain(state, program))
@@ -148,10 +150,12 @@ class Recording:
             else:
                 report(program.compile(given))
             path.keep(state, program)
+            listener.programs += 1
         if state.runs < program.from_run:
             return None
         if not is_new:
             COUNTS.add(hits=1)
+            listener.hits += 1
         program.wait()
         return program
 
