@@ -15,7 +15,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -32,6 +32,7 @@ from torch_jax.recorded.path import (
     Number,
     Result,
     State,
+    Step,
     numbers_of,
 )
 
@@ -49,22 +50,22 @@ class Check:
     def __init__(self, state: State, part: Any, sources: Sequence[Any]):
         """Take the ``part`` of an operator after ``state`` that checks, and all its operands."""
         self.part, self._operands = part, sources
-        wanted = {source.at for source in part.of(sources) if isinstance(source, Result)}
-        making = []  # first result, operator, and place among the steps of a recording
+        own = Step(None, tuple(part.of(sources)), part, "", "")  # the check, as an operator
+        wanted = {source.at for source in own.sources if isinstance(source, Result)}
+        # first result, operator, and place among the steps of a recording
+        making = [(state.nodes, own, 0)]
         for one in state.way():
             first = one.before.nodes if one.before else 0
             if one.step is not None and wanted.intersection(range(first, one.nodes)):
                 making.append((first, one.step, one.operators + one.given))
-                taken = zip(one.step.sources, one.step.body.jaxpr.in_avals, strict=True)
                 # the integers among its operands: others bound nothing
-                wanted.update(s.at for s, aval in taken if isinstance(s, Result) and _whole(aval))
+                wanted.update(s.at for s in _bounding(one.step) if isinstance(s, Result))
         self._making = making[::-1]
-        bodies = [*(step.body for _, step, _ in self._making), part]
-        pairs = zip(self._sources(None), (body.jaxpr.in_avals for body in bodies), strict=True)
-        operands = [pair for both in pairs for pair in zip(*both, strict=True)]
-        self.given = {one.at for one, aval in operands if isinstance(one, Given) and _whole(aval)}
+        steps = [step for _, step, _ in making]
+        self.given = {s.at for step in steps for s in _bounding(step) if isinstance(s, Given)}
         # whether it takes windows on arrays, or integers that differ from run to run
-        self._moves = any(_is_window(one) or _is_integer(one) for one, _ in operands)
+        operands = itertools.chain.from_iterable(step.sources for step in steps)
+        self._moves = any(getattr(one, "is_start", _is_integer(one)) for one in operands)
         self._proved: dict[int, Interval] = {}  # the widest intervals of these that it holds for
         # once intervals did not prove it
         self._by_elements: Callable[[Any, Any], Any] | None = None
@@ -73,7 +74,7 @@ class Check:
         """Return the integers of a run by operator and operand, from its log and own numbers."""
         if not self._moves:
             return None
-        made = [_integers(step.sources, log[place][2]) for _, step, place in self._making]
+        made = [_integers(step.sources, log[place][2]) for _, step, place in self._making[:-1]]
         return [*made, self.part.of(_integers(self._operands, numbers))]
 
     def holds(self, arrays: Any, integers: list | None) -> bool | None:
@@ -103,10 +104,10 @@ class Check:
 
     def _program(self, integers: list | None) -> Callable[[Any, Any], Any] | None:
         """Return the check as a program of a graph's arrays; None where it takes other values."""
-        made = (range(first, first + len(step.body.outs)) for first, step, _ in self._making)
-        known = {Given: self.given, Result: {*itertools.chain(*made)}}
-        sources = itertools.chain(*self._sources(integers))
-        others = (one for one in sources if type(one) is not Constant)
+        steps = list(self._steps(integers))
+        made = {first + at for first, step in steps for at in range(len(step.body.outs))}
+        known = {Given: self.given, Result: made}
+        others = (one for _, step in steps for one in step.sources if type(one) is not Constant)
         if not all(getattr(one, "at", None) in known.get(type(one), ()) for one in others):
             return None
 
@@ -114,34 +115,37 @@ class Check:
         def check(given: dict[int, Any], integers: list | None) -> Any:
             operands = Operands((), (), given)
             operands.results = {}  # some of the graph's
-            *making, own = self._sources(integers)
-            for (first, step, _), sources in zip(self._making, making, strict=True):
-                found = core.jaxpr_as_fun(step.body.jaxpr)(*operands.of(sources))
+            for first, step in self._steps(integers):
+                found = core.jaxpr_as_fun(step.body.jaxpr)(*operands.of(step.sources))
                 operands.results.update(enumerate(found, first))
-            return core.jaxpr_as_fun(self.part.jaxpr)(*operands.of(own))[0]
+            return found[0]
 
         return lambda arrays, integers: check({at: arrays[at] for at in self.given}, integers)
 
-    def _sources(self, integers: list | None) -> list[Sequence[Any]]:
-        """Return the sources of all operands, by operator, with a run's integers as constants."""
-        every = [*(step.sources for _, step, _ in self._making), self.part.of(self._operands)]
-        if integers is None:
-            return every
-        pairs = (zip(*both, strict=True) for both in zip(every, integers, strict=True))
-        return [[one if n is None else Constant(n) for one, n in operands] for operands in pairs]
+    def _steps(self, integers: list | None = None) -> Iterator[tuple[int, Step]]:
+        """Yield the operators, with their first results, and a run's integers as constants."""
+        for at, (first, step, _) in enumerate(self._making):
+            if integers is not None:
+                pairs = zip(step.sources, integers[at], strict=True)
+                sources = tuple(one if n is None else Constant(n) for one, n in pairs)
+                step = step._replace(sources=sources)
+            yield first, step
 
     def holds_for(self, given: dict[int, Value], integers: list | None = None) -> bool:
         """Return whether it holds for all arrays between these integers, or for any arrays."""
         known: dict[int, Value] = {}
-        *making, own = self._sources(integers)
-        for (first, step, _), sources in zip(self._making, making, strict=True):
-            found = _results(step.body.jaxpr, sources, known, given)
+        for first, step in self._steps(integers):
+            pairs = zip(step.sources, step.body.jaxpr.in_avals, strict=True)
+            operands = [_operand(source, aval, known, given) for source, aval in pairs]
+            found = intervals(step.body.jaxpr, operands)
             known.update(enumerate(found, first))
-        return _results(self.part.jaxpr, own, known, given) == [(1, 1)]
+        return found == [(1, 1)]
 
 
-def _is_window(source: Any) -> bool:
-    return isinstance(source, Constant) and source.is_start
+def _bounding(step: Step) -> Iterator[Any]:
+    """Yield where the integers among an operator's operands come from."""
+    pairs = zip(step.sources, step.body.jaxpr.in_avals, strict=True)
+    return (source for source, aval in pairs if _whole(aval))
 
 
 def _is_integer(source: Any) -> bool:
@@ -160,13 +164,6 @@ def _integer(source: Any, values: tuple[Any, ...]) -> Any:
         return None
     dtype = source.dtype if isinstance(source, Moving) else source.kind
     return np.array(values if getattr(source, "is_list", False) else values[0], dtype)
-
-
-def _results(
-    jaxpr: Any, sources: Sequence[Any], known: dict[int, Value], given: dict[int, Value]
-) -> list[Value]:
-    pairs = zip(sources, jaxpr.in_avals, strict=True)
-    return intervals(jaxpr, [_operand(source, aval, known, given) for source, aval in pairs])
 
 
 def _operand(source: Any, aval: Any, known: dict[int, Value], given: Any) -> Value:
