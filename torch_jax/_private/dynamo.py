@@ -58,9 +58,8 @@ def spare_imports() -> None:
     """
     if "torch._dynamo" in sys.modules:
         return
-    tables = getattr(torch._decomp, "global_decomposition_table", {})
     seen: set[int] = set()
-    for table in tables.values():
+    for table in getattr(torch._decomp, "global_decomposition_table", {}).values():
         for function in table.values():
             while inspect.isfunction(function) and id(function) not in seen:
                 seen.add(id(function))
@@ -150,8 +149,7 @@ def unseen(function: Any) -> Any:
 
 def guards_of(size: Any) -> list[Any]:
     """Return PyTorch's guards on the sizes that may change, of which ``size`` is one."""
-    guards = getattr(getattr(size.node, "shape_env", None), "guards", ())
-    return [guard.expr for guard in guards]
+    return [guard.expr for guard in getattr(getattr(size.node, "shape_env", None), "guards", ())]
 
 
 def tensor_guards(tensors: list[Any]) -> Callable[..., bool]:

@@ -53,8 +53,7 @@ def structure_differences(old: Any, new: Any) -> Iterator[tuple]:
 
 def x64_state() -> Any:
     """Return JAX's thread-local 64-bit flag, with ``get_local()`` and ``set_local(value)``."""
-    config = importlib.import_module("jax._src.config")
-    return config.enable_x64
+    return importlib.import_module("jax._src.config").enable_x64
 
 
 def x64_setting() -> bool:
@@ -137,8 +136,7 @@ def cudnn_version() -> int:
 
 def what_jax_holds() -> Any:
     """Return JAX's clients with their arrays and executables, None where JAX was not used."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    clients = dict(getattr(bridge, "_backends", {}))
+    clients = dict(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", {}))
     if not clients:
         return None
     mlir = sys.modules.get("jax._src.interpreters.mlir")
@@ -245,15 +243,13 @@ def array_type() -> type:
 
 def strong(array: Any) -> Any:
     """Return an array of the same memory with a strong dtype, where it was weak."""
-    core = importlib.import_module("jax").core
-    aval = core.ShapedArray(array.shape, array.dtype)
+    aval = importlib.import_module("jax").core.ShapedArray(array.shape, array.dtype)
     return array_type()(aval, array.sharding, array._arrays, committed=array.committed)
 
 
 def is_valid(tracer: Any) -> bool:
     """Return whether a tracer's trace goes on, as far as JAX shows it: not for ``jax.jit``."""
-    trace = getattr(tracer, "_trace", None)
-    return getattr(trace, "is_valid", lambda: True)()
+    return getattr(getattr(tracer, "_trace", None), "is_valid", lambda: True)()
 
 
 def hide_frames(*packages: str) -> None:

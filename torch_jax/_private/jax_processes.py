@@ -19,8 +19,7 @@ _VISIBLE = ("jax_cuda_visible_devices", "jax_rocm_visible_devices")
 
 def is_started() -> bool:
     """Return whether JAX has made its devices, and so must know of other processes."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    return bool(getattr(bridge, "_backends", {}))
+    return bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", {}))
 
 
 def is_connected() -> bool:

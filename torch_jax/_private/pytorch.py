@@ -162,25 +162,23 @@ def register_fake(library: Any, name: str, function: Callable[..., Any]) -> None
 
 def dense_kernel(op: Any) -> Callable[..., Any] | None:
     """Return the kernel of a higher-order operator for real tensors, None without one."""
-    kernels = getattr(op, "py_kernels", {})
-    return kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+    return getattr(op, "py_kernels", {}).get(torch._C.DispatchKey.CompositeExplicitAutograd)
 
 
-def add_kernel(op: Any, kernel: Callable[..., Any]) -> None:
-    """Give a higher-order operator a kernel for tensors of this device."""
+def add_kernel(op: Any, kernel: Callable[..., Any]) -> Callable[[], None]:
+    """Give a higher-order operator a kernel for tensors of this device; return the undo."""
     op.py_impl(torch._C.DispatchKey.PrivateUse1)(kernel)
 
+    def back() -> None:
+        del op.py_kernels[torch._C.DispatchKey.PrivateUse1]
+        forget_dispatch(op)
 
-def remove_kernel(op: Any) -> None:
-    """Remove the kernel of :func:`add_kernel`."""
-    del op.py_kernels[torch._C.DispatchKey.PrivateUse1]
-    forget_dispatch(op)
+    return back
 
 
 def follow_autocast() -> Callable[[], None]:
     """Give higher-order operators, also later ones, CUDA's rules of autocast; return the undo."""
-    known = getattr(torch._ops, "_higher_order_ops", {})
-    undo = [_follow_autocast(op) for op in known.values()]
+    undo = [_follow_autocast(op) for op in getattr(torch._ops, "_higher_order_ops", {}).values()]
     defaults = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
     defaults.append(_AUTOCAST_KEY)
 
@@ -302,8 +300,7 @@ def no_dispatch_modes() -> Any:
     """Return a context without any ``TorchDispatchMode``."""
     if not dispatch_modes():
         return contextlib.nullcontext()
-    module = importlib.import_module("torch.utils._python_dispatch")
-    return module._disable_current_modes()
+    return importlib.import_module("torch.utils._python_dispatch")._disable_current_modes()
 
 
 def no_autocast() -> Any:
@@ -426,8 +423,7 @@ def kept_by_policy(context: Any) -> list[Any]:
 
 def factories() -> set[Callable[..., Any]]:
     """Return the functions that ``torch.set_default_device`` concerns."""
-    module = importlib.import_module("torch.utils._device")
-    return getattr(module, "_device_constructors", set)()
+    return getattr(importlib.import_module("torch.utils._device"), "_device_constructors", set)()
 
 
 def takers_of_devices() -> list[tuple[Any, str]]:

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-_OF_PYTHON = torch.autograd.function.BackwardCFunction
-
 
 def may_have_one(tensor: torch.Tensor) -> bool:
     """Return whether gradients are wanted of a tensor, and not of a view of ``no_grad`` alone."""
@@ -36,7 +34,7 @@ def saved_memories(leaves: Iterable[Any]) -> set[int]:
 
 
 def _saved(node: Any) -> Iterator[Any]:
-    if isinstance(node, _OF_PYTHON):
+    if isinstance(node, torch.autograd.function.BackwardCFunction):
         yield from node.saved_tensors
         return
     for name in dir(node):

@@ -20,7 +20,6 @@ from torch_jax.memory import transfer
 from torch_jax.memory.storage import held_by, is_jax_tensor
 
 ITEM = torch.ops.aten._local_scalar_dense.default
-_TO_COPY = torch.ops.aten._to_copy.default
 _OF_DATA = torch.ops.aten.lift_fresh.default  # of torch.tensor, as_tensor, from_numpy
 _RANDOM = torch.Tag.nondeterministic_seeded
 _LATER = "later calls of a function under torch_jax.jit(pure=True)"
@@ -80,8 +79,8 @@ class Host:
         """Run an operator that takes or makes CPU tensors."""
         leaves, _ = trees.flatten((args, kwargs))
         operands = [leaf for leaf in leaves if is_host(leaf)]
-        crosses = goes_to(kwargs, "jax") if func is _TO_COPY else any(map(is_jax_tensor, leaves))
-        if crosses:
+        is_copy = func is torch.ops.aten._to_copy.default
+        if goes_to(kwargs, "jax") if is_copy else any(map(is_jax_tensor, leaves)):
             if kernel := ladder.kernel_in_table(func):
                 kernel.refuse_host(args, kwargs)
             kept = set(map(id, variants.written(func, args, kwargs)))

@@ -104,8 +104,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 def _tables(module: torch.nn.Module) -> list[dict]:
     """Return the dicts of a module's parts and hooks."""
-    found = map(vars(module).get, _PARTS + _HOOKS)
-    return [table for table in found if table is not None]
+    return [table for table in map(vars(module).get, _PARTS + _HOOKS) if table is not None]
 
 
 def _entries_of(module: torch.nn.Module) -> list[Entry]:

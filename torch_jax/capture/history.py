@@ -136,8 +136,7 @@ class History(Listener):
         now, sizes = self.now, {} if replay is None else replay.sizes()
         programs = now.observed_programs.plus(programs)
         self.now = now._replace(observed=now.observed + 1, observed_programs=programs, **sizes)
-        why = reason or "its first call"
-        log.LOGGER.info("observed %s in %.2f s: %s", self.name, seconds, why)
+        log.LOGGER.info("observed %s in %.2f s: %s", self.name, seconds, reason or "its first call")
 
     def note_rerun(self, reason: str | None) -> None:
         """Note why Python runs again, if it does."""

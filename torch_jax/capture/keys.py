@@ -177,8 +177,7 @@ def _other_form(old: Any, new: Any) -> str:
     for path, was, now, why in jax_core.structure_differences(old, new):
         names = "the positional arguments", "the keyword arguments"
         name = f"argument {jax.tree_util.keystr(path[1:])}" if path[1:] else names[path[0].idx]
-        text = f"{name}: {was} before, {now} now ({why})"
-        return re.sub(r"<class '([\w.]+)'>", r"\1", text)
+        return re.sub(r"<class '([\w.]+)'>", r"\1", f"{name}: {was} before, {now} now ({why})")
     return "the arguments are nested in another way"
 
 
@@ -236,10 +235,9 @@ class Forms:
 
     def difference(self, call: Any) -> str:
         """Return how a call's tensors differ, in words."""
-        share_otherwise = self._rest.aliases != call.rest.aliases
         return _change(self._shown, _shown(call)) or (
             "other arguments share memory with one another"
-            if share_otherwise
+            if self._rest.aliases != call.rest.aliases
             else "a tensor among the arguments has another type, or other attributes"
         )
 

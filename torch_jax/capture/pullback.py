@@ -204,13 +204,10 @@ class _Connected(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         if ctx.pullback._saves:
             ctx.saved_tensors  # noqa: B018, asked for what it raises
-        found = ctx.pullback.run(ctx.arrays, gradients, ctx.drawn)
-        return None, None, None, None, None, *found
+        return None, None, None, None, None, *ctx.pullback.run(ctx.arrays, gradients, ctx.drawn)
 
 
 # --- backward passes of recorded calls ------------------------------------------------------------
-
-_PASS = Listener("backward pass")
 
 
 class _Mark:
@@ -240,5 +237,5 @@ def _backward(original: Any, *args: Any, **kwargs: Any) -> Any:
     if not _awaited or lazy.is_recording() or pytorch.current_graph_task() != -1:
         return original(*args, **kwargs)
     _awaited.clear()  # later passes do not go through these results
-    with lazy.observed(_PASS):
+    with lazy.observed(Listener("backward pass")):
         return original(*args, **kwargs)

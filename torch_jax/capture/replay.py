@@ -73,8 +73,7 @@ class Replay:
         self.gradients.clear(leaves)
         try:
             storages = self.memories.of_call(given)
-            numbers = self._numbers.of_call(env, drawn_from)
-            outputs = self._launch.run(leaves, storages, numbers)
+            outputs = self._launch.run(leaves, storages, self._numbers.of_call(env, drawn_from))
             increment_version(self.left.counted(leaves))
             call = Call(given.originals(), [outputs[at] for at in self._new])
             self.gradients.fill(call)

@@ -214,7 +214,10 @@ class Results:
         memory: Any = value.untyped_storage()
         place = self._observer.storages.place_of(memory)
         if place is not None and id(value) not in self._known:
-            return self._view(value, place)
+            if self._wants_gradient(value):
+                self._observer.refuse("it returns a view of an older tensor that wants gradients")
+            older = self._observer.storages.met[place].tensor
+            return InputView(self._observer.owner(older), Form.of(value))
         if not self._observer.storages.is_made(memory):  # an older tensor
             return Same(value)
         is_spent = self._wants_gradient(value) and id(value) not in self._connected
@@ -233,13 +236,6 @@ class Results:
 
     def _wants_gradient(self, value: torch.Tensor) -> bool:
         return value.requires_grad and self._observer.history.is_differentiable
-
-    def _view(self, value: torch.Tensor, place: int) -> Any:
-        """Return how a tensor over older memory is made of an older tensor."""
-        if self._wants_gradient(value):
-            self._observer.refuse("it returns a view of an older tensor that wants gradients")
-        older = self._observer.storages.met[place].tensor
-        return InputView(self._observer.owner(older), Form.of(value))
 
 
 def _alike(was: Any, now: Any) -> bool:

@@ -63,8 +63,7 @@ def measured(kind: str, what: str) -> Iterator[None]:
         yield
     finally:
         _here.is_inside = False
-        programs = compilations.here().minus(before)
-        note(kind, what, time.perf_counter() - start, programs=programs)
+        note(kind, what, time.perf_counter() - start, programs=compilations.here().minus(before))
 
 
 class Traffic:

@@ -45,8 +45,7 @@ def compiles(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
             )
             LOGGER.warning(_loops[function])
     if LOGGER.isEnabledFor(logging.INFO):
-        call = errors.describe_call(op, args, kwargs)
-        LOGGER.info("compiling %s (%s)", call, at[1])
+        LOGGER.info("compiling %s (%s)", errors.describe_call(op, args, kwargs), at[1])
 
 
 def loops() -> list[str]:

@@ -33,7 +33,6 @@ NAMES = ("highest", "high", "medium")
 _scopes = Scopes("torch_jax matmul_precision")
 _by_name = {name: Precisions(name, name) for name in NAMES}
 _HIGHEST = _by_name["highest"]
-_asked_of_torch = pytorch.float32_matmul_precision
 _switch = pytorch.fp32_precision
 
 
@@ -109,7 +108,7 @@ config.listeners.append(_settings.cache_clear)
 def _asked() -> str | None:
     """Return ``torch.get_float32_matmul_precision()``; None: its old and new switches differ."""
     try:
-        return _asked_of_torch()
+        return pytorch.float32_matmul_precision()
     except RuntimeError:
         return None
 
@@ -126,8 +125,7 @@ def _by_torch() -> Precisions:
         return _HIGHEST
     matmul = matmul_by_switches(old, _switch("cuda", "matmul"), _switch("generic", "all"))
     allowed = matmul != "highest" and _switch("cuda", "conv") == "tf32"
-    conv = "high" if allowed else "highest"
-    return Precisions(matmul, conv)
+    return Precisions(matmul, "high" if allowed else "highest")
 
 
 def matmul_by_switches(old: str | None, cuda: str, everywhere: str) -> str:

@@ -142,8 +142,7 @@ def _by_definition(grad, query, key, value, bias, wanted, is_causal, scale) -> t
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
     if bias is not None:
-        added = additive(bias, q)
-        scores = scores + added.to(wide)
+        scores = scores + additive(bias, q).to(wide)
     weights = torch.ops.aten._safe_softmax(scores, -1)
     of_weights = g @ v.mT
     of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))

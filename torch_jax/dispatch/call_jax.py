@@ -193,8 +193,7 @@ class _Call(torch.autograd.Function):
     def forward(
         program: Program, plan: Forward | None, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        number = _forward_of(program, plan).number
-        return tuple(torch.ops.torch_jax.call_jax(list(tensors), number))
+        return tuple(torch.ops.torch_jax.call_jax(list(tensors), _forward_of(program, plan).number))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[torch.Tensor, ...]) -> None:
@@ -234,8 +233,7 @@ class _Call(torch.autograd.Function):
     def vmap(
         info: Any, dims: tuple, program: Program, plan: Forward | None, *tensors: torch.Tensor
     ) -> tuple:
-        batched = _forward_of(program, plan).batched(dims[2:], info.batch_size)
-        results = run(batched, tensors)
+        results = run(_forward_of(program, plan).batched(dims[2:], info.batch_size), tensors)
         return results, (0,) * len(results)
 
 
@@ -251,8 +249,7 @@ def _backward_of(
     # residuals have gradients in a backward pass through a backward pass alone: it begins again
     within = present[-1] < len(program.results)
     if plan is not None and within and set(needed) <= set(plan.wanted):
-        given = [*(tensors[at] for at in plan.arguments), *outputs]
-        return plan.backward(present, needed), given
+        return plan.backward(present, needed), [*(tensors[at] for at in plan.arguments), *outputs]
     return _forward_of(program, plan).pullback(needed, present), list(tensors)
 
 

@@ -103,8 +103,7 @@ def _new_zeros(size, stride, dtype: torch.dtype) -> torch.Tensor:
         return shared.taken(_cpu_empty(size, stride, dtype=dtype, device=_CPU).zero_())
     order = geometry.memory_order(size, stride)
     if order is None:
-        flat = _zeros((storage.span(size, stride, 0),), dtype)
-        return storage.restride(flat, size, stride, 0)
+        return storage.restride(_zeros((storage.span(size, stride, 0),), dtype), size, stride, 0)
     tensor = _zeros(tuple(size[i] for i in order), dtype)
     if geometry.row_major(size) == tuple(stride):
         return tensor
@@ -205,8 +204,7 @@ def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.T
     order = geometry.memory_order(self.shape, stride)
     if order is None or geometry.row_major(self.shape) == tuple(stride):
         return _copy(self, dtype)
-    value = wrap(_value(self.permute(order), dtype))
-    return storage.restride(value, self.shape, stride, 0)
+    return storage.restride(wrap(_value(self.permute(order), dtype)), self.shape, stride, 0)
 
 
 def _copy(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -437,8 +435,7 @@ def set_whole_storage(self, source) -> torch.Tensor:
 @kernel("set_")
 def set_nothing(self) -> torch.Tensor:
     """Make ``self`` an empty tensor with a storage of its own."""
-    fresh = _new_zeros((0,), (1,), self.dtype).untyped_storage()
-    return set_storage(self, fresh, 0, (0,), (1,))
+    return set_storage(self, _new_zeros((0,), (1,), self.dtype).untyped_storage(), 0, (0,), (1,))
 
 
 @kernel("resize_")

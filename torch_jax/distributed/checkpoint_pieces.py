@@ -39,8 +39,7 @@ def _item(
     name: str, tensor: torch.Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]
 ) -> WriteItem:
     chunk = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
-    properties = TensorProperties.create_from_tensor(tensor)
-    data = TensorWriteData(chunk, properties, tensor.size())
+    data = TensorWriteData(chunk, TensorProperties.create_from_tensor(tensor), tensor.size())
     return WriteItem(MetadataIndex(name, chunk.offsets), WriteItemType.SHARD, tensor_data=data)
 
 

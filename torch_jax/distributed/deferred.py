@@ -15,11 +15,12 @@ from torch_jax.core import absent
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, sharding, storage
 
-Init = Callable[[torch.nn.Module], Any]
 Part = tuple[str, torch.nn.Module]
 
 
-def parts_on_meta(module: torch.nn.Module, init: Init | None) -> list[Part]:
+def parts_on_meta(
+    module: torch.nn.Module, init: Callable[[torch.nn.Module], Any] | None
+) -> list[Part]:
     """Return the modules that hold tensors on ``meta``, each after those below it."""
     parts, met = [], set[int]()
     for part in _after_children("", module):

@@ -78,8 +78,7 @@ def _join(store: Any, rank: int, size: int) -> _Joined:
     host, port, ranks_port = json.loads(store.get(_KEY))
     connection = socket.create_connection((host, ranks_port), timeout=SECONDS_TO_MEET)
     connection.sendall(f"{rank}\n".encode())
-    client = jax_processes.connect(f"{host}:{port}", rank, size)
-    return _Joined(rank, size, connection, client)
+    return _Joined(rank, size, connection, jax_processes.connect(f"{host}:{port}", rank, size))
 
 
 def _address(store: Any) -> str:

@@ -32,8 +32,7 @@ def save_orbax(folder: str | os.PathLike[str], state: Any) -> None:
     """
     orbax = _orbax()
     with x64():
-        tree = jax.tree_util.tree_map(_array, state)
-        given = orbax.args.PyTreeSave(tree)
+        given = orbax.args.PyTreeSave(jax.tree_util.tree_map(_array, state))
         _checkpointer(orbax).save(Path(folder).absolute(), given, force=True)
 
 

@@ -333,8 +333,7 @@ class ProcessGroup(_Base):
         """Give each process the parts that all have for it, of one tensor."""
         if output_splits or input_splits or not _is_on_device(output, tensor):
             splits = (list(output_splits or ()), list(input_splits or ()))
-            given = (output, tensor, *splits)
-            return self._on_host("alltoall_base", given, output, opts, alike=())
+            return self._on_host("alltoall_base", (output, tensor, *splits), output, opts, alike=())
         if output.dtype != tensor.dtype or output.numel() != tensor.numel():
             raise RuntimeError(
                 f"all_to_all_single: {errors.describe(output)} and {errors.describe(tensor)} must "
@@ -345,8 +344,7 @@ class ProcessGroup(_Base):
                 f"all_to_all_single: the first dimension of {errors.describe(tensor)} does not "
                 f"divide equally across {self.size()} processes"
             )
-        name = "all_to_all_single"
-        return self._program(name, programs.all_to_all, (), [tensor], [output], opts)
+        return self._program("all_to_all_single", programs.all_to_all, (), [tensor], [output], opts)
 
     # --- point to point, and no tensors -----------------------------------------------------------
 

@@ -131,8 +131,7 @@ class View(NamedTuple):
 
     def write(self, memories: list[Any], value: jax.Array) -> None:
         value = promotion.convert(jnp.broadcast_to(value, self.shape), self.dtype)
-        memory = memories[self.slot]
-        memories[self.slot] = geometry.write(memory, self.lens(memories), value)
+        memories[self.slot] = geometry.write(memories[self.slot], self.lens(memories), value)
 
 
 class Number(NamedTuple):
@@ -265,14 +264,13 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     # of its programs in profiles; equal programs of one name are one entry of the cache on disk
     run.__name__ = f"{op.namespace}.{op._opname.rstrip('_')}"
     function = SimpleNamespace(call=run, plain=run, here=run) if concrete else Compiled(run)
-    error = message if check else None
     return Entry(
         function,
         outputs,
         tuple(written),
         concrete,
         simple,
-        error,
+        message if check else None,
         placed=placed,
         words=key_slot.slot if draws else None,
         maker=None if not (draws or written) and _makes(op) else False,

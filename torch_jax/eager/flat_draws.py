@@ -21,7 +21,6 @@ from torch_jax.memory.generators import default_generator
 from torch_jax.memory.shared import Elsewhere, is_here, seen, taken
 
 Call = Callable[..., Any]
-_PRESERVING = (None, torch.preserve_format)
 
 
 def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
@@ -79,7 +78,7 @@ def _is_longer_drawn(given: Any, shape: Any, kwargs: dict[str, Any], keeps_strid
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     if isinstance(given, torch.Tensor):
         dtype = kwargs.get("dtype") or given.dtype
-        keeps_strides = keeps_strides and kwargs.get("memory_format") in _PRESERVING
+        keeps_strides &= kwargs.get("memory_format") in (None, torch.preserve_format)
         if not keeps_strides and not given.is_contiguous():
             return False
     count = math.prod(shape)

@@ -35,7 +35,6 @@ from torch_jax.memory.storage import is_jax, memory_of, tensors_in
 from torch_jax.ops.registry import Lowering
 
 _create = pytorch.create_empty_tensor
-_default_dtype = torch.get_default_dtype
 
 
 # Called with the operator at every cache miss, before XLA compiles.
@@ -47,7 +46,7 @@ class Kernel:
 
     def __init__(self, op: Any, lowering: Lowering, sig: signature.Signature):
         self.op, self.lowering, self.signature = op, lowering, sig
-        self._head = with_dtype if lowering.products else _default_dtype
+        self._head = with_dtype if lowering.products else torch.get_default_dtype
         self._lists_written = by_torch.counted_lists(op, sig)
         self.cache: dict[tuple, Entry] = {}
         self.on_cpu: Callable[..., Any] | None = None  # PyTorch's kernel of the operator, if any
@@ -181,7 +180,7 @@ class Kernel:
             if absent.is_chosen():
                 cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
                 raise self._explained(cause, args, kwargs) from error
-        return self._run(entry, signature, windows.operands(memories), args, kwargs)
+        return self._run(entry, signature, list(map(windows.operand, memories)), args, kwargs)
 
     def _at_once(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run a call outside the recording, since shapes or errors depend on values."""
@@ -323,8 +322,7 @@ class Kernel:
             refusals.check_dtypes(self.op, args, kwargs)
         meta = self.lowering.meta
         if callable(meta):
-            placed = template(self.signature, args, kwargs, slots)
-            meta = meta(**by_parameter(meta, placed))
+            meta = meta(**by_parameter(meta, template(self.signature, args, kwargs, slots)))
         is_variant = self.op._schema.is_mutable
         op = variants.overload(meta) if isinstance(meta, str) and not is_variant else self.op
         inferred = infer(op, args, kwargs) if meta else None

@@ -310,5 +310,4 @@ def _relation(a: torch.Tensor, b: torch.Tensor) -> str:
 def _place(tensor: torch.Tensor, numbers: dict[int, int]) -> tuple:
     """Return the place of a tensor's elements in its storage, which has a number."""
     at = numbers.setdefault(twins.storage_of(tensor), len(numbers))
-    offset = int(tensor.storage_offset())
-    return tensor.dtype, tuple(tensor.shape), tensor.stride(), offset, at
+    return tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), at

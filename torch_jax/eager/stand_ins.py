@@ -38,8 +38,7 @@ def attention(
     mask = additive(attn_bias, query)
     out, sums = _flash(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)
     nothing = torch.zeros(2, dtype=torch.int64, device="cpu")
-    lengths = query.shape[2], key.shape[2]
-    return out, sums, None, None, *lengths, nothing[0], nothing[1], None
+    return out, sums, None, None, query.shape[2], key.shape[2], nothing[0], nothing[1], None
 
 
 @_stands_in_for("aten::_scaled_dot_product_fused_attention_overrideable_backward")
@@ -146,9 +145,8 @@ def rnn_layer_backward(
     if _has_onednn(kind, lengths, input):
         grads = _onednn_gradients(grad, grad_cell, _for_onednn(*given), reverse)
     else:
-        wide = map(_wide, (grad, grad_cell, output, *given))
         rest = {"lengths": lengths, "kind": kind, "reverse": reverse}
-        grads = rnn.layer_backward(TORCH, *wide, **rest)
+        grads = rnn.layer_backward(TORCH, *map(_wide, (grad, grad_cell, output, *given)), **rest)
     found = zip(wanted, grads, given, strict=True)
     return tuple(one.to(of.dtype) if asked else None for asked, one, of in found)
 

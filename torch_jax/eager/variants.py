@@ -64,8 +64,7 @@ def named(name: str) -> list[Any]:
     plain = name.removeprefix("torch.ops.").removeprefix("aten.")
     namespace, _, rest = plain.rpartition("::")
     packet, _, wanted = rest.partition(".")
-    found = siblings(packet, namespace or "aten")
-    return [op for op in found if wanted in ("", op._overloadname)]
+    return [op for op in siblings(packet, namespace or "aten") if wanted in ("", op._overloadname)]
 
 
 def functional_of(op: Any) -> Any:

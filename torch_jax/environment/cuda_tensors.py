@@ -46,8 +46,7 @@ def _is_cuda(tensor: torch.Tensor) -> bool:
         return True
     if tensor.device.type != JAX or not redirects_cuda():
         return False
-    caller = sys._getframe(1).f_globals.get("__name__", "")
-    return not caller.startswith(("torch.", "torch_jax."))
+    return not sys._getframe(1).f_globals.get("__name__", "").startswith(("torch.", "torch_jax."))
 
 
 class _Kind(Kind):

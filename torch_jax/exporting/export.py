@@ -145,8 +145,7 @@ def export(
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
         held = {name: storage.wrap(array) for name, array in weights.items()}
         args, kwargs = pytree.tree_map_only(jax.Array, storage.wrap, arguments.filled(arrays))
-        run = GraphRun(words, mode=HostConstants())
-        with running(run, autograd=True), torch.no_grad():
+        with running(GraphRun(words, mode=HostConstants()), autograd=True), torch.no_grad():
             return _plain(torch.func.functional_call(module, held, args, kwargs))
 
     weights = {name: border.users_array(tensor) for name, tensor in tensors.items()}
@@ -159,9 +158,6 @@ def _platforms(names: Any) -> tuple[str, ...] | None:
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"platforms are of {known}, not {unknown[0]!r}")
     return names or None
-
-
-_INPUTS = torch.Tensor, jax.ShapeDtypeStruct
 
 
 class _Arguments:
@@ -188,7 +184,11 @@ class _Arguments:
         arrays = iter(jax.tree_util.tree_leaves(given))
         leaves, tree = jax.tree_util.tree_flatten(self.given)
         return jax.tree_util.tree_unflatten(
-            tree, [next(arrays) if isinstance(v, _INPUTS) else v for v in leaves]
+            tree,
+            [
+                next(arrays) if isinstance(v, torch.Tensor | jax.ShapeDtypeStruct) else v
+                for v in leaves
+            ],
         )
 
 
@@ -202,8 +202,7 @@ def _of_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
         args, kwargs = arguments.filled(arrays)
         # in the order of the graph, whose own arguments may be named as those of the call
         named = (kwargs[name] for name in graph.call_spec.in_spec.children()[1].context)
-        key = jax.random.wrap_key_data(words[:2])
-        return _plain(run.call(weights, *args, *named, key=key))
+        return _plain(run.call(weights, *args, *named, key=jax.random.wrap_key_data(words[:2])))
 
     exported = _export(program, run.state, arguments, platforms)
     if may_change:

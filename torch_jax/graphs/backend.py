@@ -108,8 +108,7 @@ def _dead(donate: bool) -> Sequence[int]:
 
     Without ``donate`` there are none: AOTAutograd takes None for some, and lets none run twice.
     """
-    context = torch._guards.TracingContext.try_get()
-    metadata = getattr(context, "fw_metadata", None)
+    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
     if metadata is not None and not donate:
         metadata.bw_donated_idxs = []
     return getattr(metadata, "bw_donated_idxs", None) or ()

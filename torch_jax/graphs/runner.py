@@ -108,7 +108,7 @@ class Runner(fx.Interpreter):
                 kwargs["device"] = _DEVICE
         elif isinstance(target, HigherOrderOperator):
             target = _HIGHER_ORDER.get(target.name(), target)
-        elif target is _ENTER_AUTOCAST:
+        elif target is torch.amp.autocast_mode._enter_autocast:
             args = (pytorch.DEVICE_TYPE, *args[1:])
         try:
             return super().call_function(target, args, kwargs)
@@ -120,7 +120,6 @@ class Runner(fx.Interpreter):
 
 _OUTSIDE = "call it outside of the graph, by torch.compiler.disable: there it runs on the CPU"
 _VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
-_ENTER_AUTOCAST = torch.amp.autocast_mode._enter_autocast
 
 
 def _on_device(args: Any, kwargs: Any) -> tuple[tuple, dict[str, Any]]:

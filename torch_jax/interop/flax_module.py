@@ -121,8 +121,7 @@ def _initial(module: Any, args: tuple, kwargs: dict, method: str) -> Any:
     def init(words: jax.Array, args: Any, kwargs: Any) -> Any:
         with x64_as(wide):
             args, kwargs = jax.tree_util.tree_map(lambda x: narrowed(x, wide), (args, kwargs))
-            made = module.init(_key(words), *args, method=method, **kwargs)
-            return linen.meta.unbox(made)
+            return linen.meta.unbox(module.init(_key(words), *args, method=method, **kwargs))
 
     with torch.no_grad():
         return jax_function(init)(_words(), args, kwargs)

@@ -94,8 +94,7 @@ def _call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any])
     number, order, result = found
     leaves = pytree.tree_leaves((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    given = [tensors[at] for at in order]
-    return _filled(result, torch.ops.torch_jax.call_jax(given, number))
+    return _filled(result, torch.ops.torch_jax.call_jax([tensors[at] for at in order], number))
 
 
 def _describe(leaf: Any) -> Any:

@@ -307,8 +307,7 @@ def names_of(code: types.CodeType) -> tuple[set[str], set[str]]:
     """
     found = _known.get(code)
     if found is None:
-        read = dis.get_instructions(code)
-        globals = {one.argval for one in read if one.opname in _GLOBAL}
+        globals = {one.argval for one in dis.get_instructions(code) if one.opname in _GLOBAL}
         names = {*code.co_names, *(text for text in code.co_consts if isinstance(text, str))}
         for inner in code.co_consts:
             if isinstance(inner, types.CodeType):

@@ -60,8 +60,7 @@ def program_for(function: Any, wide: bool | None, shown: Any) -> Any:
     name = f"still_{next(_numbers)}"
     vars(sys.modules[__name__])[name] = lambda: state_of(function, given.static) == state
     dynamo.guard_graph(__name__, name)
-    count = len(traced.program.results)
-    result = trees.unflatten(traced.structure, range(count))
+    result = trees.unflatten(traced.structure, range(len(traced.program.results)))
     return traced.program.number, order, _shown(function, result)
 
 

@@ -130,8 +130,7 @@ def _hyperparameters(state: Any, at: tuple = ()) -> Iterator[tuple]:
             here = (*at, *path)
             scheduled = getattr(node, "hyperparams_states", {})
             for name in node.hyperparams.keys() - scheduled.keys():
-                key = jax.tree_util.DictKey(name)
-                yield (*here, jax.tree_util.GetAttrKey("hyperparams"), key)
+                yield (*here, jax.tree_util.GetAttrKey("hyperparams"), jax.tree_util.DictKey(name))
             inner = (*here, jax.tree_util.GetAttrKey("inner_state"))
             yield from _hyperparameters(node.inner_state, inner)
 

@@ -67,8 +67,7 @@ def pallas_op(
         shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), like)
         body = functools.partial(kernel, **static) if static else kernel
         interpreted = target.on_cpu() if interpret is None else interpret
-        call = pallas.pallas_call(body, out_shape=shapes, interpret=interpreted, **made)
-        return call(*arrays)
+        return pallas.pallas_call(body, out_shape=shapes, interpret=interpreted, **made)(*arrays)
 
     def of_arrays(*arrays: Any, **static: Any) -> Any:
         def forward(*given: Any) -> tuple[Any, tuple]:

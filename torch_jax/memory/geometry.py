@@ -197,8 +197,7 @@ def write(memory: jax.Array, lens: Lens, value: jax.Array) -> jax.Array:
     """Return ``memory`` with ``value`` (of the view's shape and dtype) written through the lens."""
     if not lens:
         return value
-    part = lens[0].read(memory)
-    return lens[0].write(memory, write(part, lens[1:], value))
+    return lens[0].write(memory, write(lens[0].read(memory), lens[1:], value))
 
 
 def view(shape: Shape, dtype, size: Shape, stride: Shape, offset: int, as_dtype) -> Lens:
@@ -304,8 +303,7 @@ def bitcast(flat: jax.Array, dtype: np.dtype) -> jax.Array:
     if jnp.issubdtype(flat.dtype, jnp.complexfloating):
         return bitcast(jnp.stack([flat.real, flat.imag], -1).reshape(-1), dtype)
     if jnp.issubdtype(dtype, jnp.complexfloating):
-        part = np.finfo(dtype).dtype
-        pairs = bitcast(flat, part).reshape(-1, 2)
+        pairs = bitcast(flat, np.finfo(dtype).dtype).reshape(-1, 2)
         return lax.complex(pairs[:, 0], pairs[:, 1])
     return flat.view(np.uint8) != 0 if dtype == jnp.bool_ else flat.view(dtype)
 
@@ -326,9 +324,8 @@ def _split(base: Shape, dims) -> Shape | None:
 
 def _radix(total: int, dims) -> Shape | None:
     """Return the shape of memory with the view's own strides, where they divide one another."""
-    strides = sorted({s for _, s, _ in dims} | {1}, reverse=True)
     previous, shape = total, []
-    for s in strides:
+    for s in sorted({s for _, s, _ in dims} | {1}, reverse=True):
         if previous % s:
             return None
         shape.append(previous // s)

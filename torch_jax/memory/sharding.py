@@ -206,7 +206,17 @@ def on_mesh(run: Callable[..., Any], entry: Any, memories: Sequence[Any]) -> Cal
         shardings = tuple(map(sharding_of, (memories[slot] for slot in entry.slots)))
         if any(shardings):
             run = _keeping(entry.run.plain, entry, shardings)
-    return functools.partial(mixing, run)
+
+    def mixing(*memories: Any) -> Any:
+        try:
+            return run(*memories)
+        except Exception:
+            together = on_one_mesh(memories)  # those that a user has bound to one device are copied
+            if together is None:
+                raise
+            return run(*together)
+
+    return mixing
 
 
 @functools.lru_cache(ENTRIES_REMEMBERED)
@@ -220,17 +230,6 @@ def _keeping(plain: Callable[..., Any], entry: Any, shardings: tuple[Any, ...]) 
         return arrays
 
     return jax.jit(run, compiler_options=options.operator())
-
-
-def mixing(run: Callable[..., Any], *memories: Any) -> Any:
-    """Run over memories, of which those that a user has bound to one device are copied first."""
-    try:
-        return run(*memories)
-    except Exception:
-        together = on_one_mesh(memories)
-        if together is None:
-            raise
-        return run(*together)
 
 
 def on_targets(given: Sequence[Any]) -> list[Any]:

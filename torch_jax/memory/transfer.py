@@ -126,8 +126,7 @@ def host_copy(array: jax.Array) -> torch.Tensor:
 
 def _borrowed(array: jax.Array) -> torch.Tensor:
     """Return the elements of an array as a flat CPU tensor, not to be written; waits for them."""
-    host = np.ascontiguousarray(on_host(array)).reshape(-1)
-    return borrowed(host, dtypes.to_torch(array.dtype))
+    return borrowed(np.ascontiguousarray(on_host(array)).reshape(-1), dtypes.to_torch(array.dtype))
 
 
 def borrowed(data: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
@@ -201,5 +200,4 @@ def to_device(tensor: torch.Tensor, wanted: Any = None) -> torch.Tensor:
     if order is None or geometry.row_major(tensor.shape) == stride:
         return wrap(array_of(tensor, wanted), tensor.dtype)
     wanted = wanted and sharding.permuted(wanted, order)
-    made = wrap(array_of(tensor.permute(order), wanted))
-    return storage.restride(made, tensor.shape, stride, 0)
+    return storage.restride(wrap(array_of(tensor.permute(order), wanted)), tensor.shape, stride, 0)

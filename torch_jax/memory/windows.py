@@ -115,13 +115,8 @@ def offset(lens: Lens, starts: Iterable[int], shape: Shape) -> int:
     return sum(int(start) * stride for start, stride in zip(starts, strides, strict=True))
 
 
-def operands(memories: Iterable[Any]) -> list[Any]:
-    """Return memories as a program takes them; those still to be computed are computed."""
-    return [operand(memory) for memory in memories]
-
-
 def operand(memory: Any) -> Any:
-    """Return one memory of :func:`operands`."""
+    """Return a memory as a program takes it; one still to be computed is computed."""
     match memory:
         case Node():
             return memory.get()

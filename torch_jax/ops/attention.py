@@ -159,11 +159,10 @@ def attention(
             return out.astype(query.dtype), sums
 
         out, log_sum_exp = _on(platform, fast, by_blocks, query, key, value)
-    lengths = query.shape[-2], key.shape[-2]
     seed = nothing = jnp.zeros((), jnp.int64)
     if prng is not None:  # the two words of a key, as the int64 that PyTorch's schema has room for
         seed = lax.bitcast_convert_type(jax.random.key_data(prng), jnp.int64)
-    return out, log_sum_exp, None, None, *lengths, seed, nothing, None
+    return out, log_sum_exp, None, None, query.shape[-2], key.shape[-2], seed, nothing, None
 
 
 def _scale(scale: float | None, query: jax.Array) -> float:

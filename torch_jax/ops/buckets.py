@@ -58,8 +58,7 @@ def positions(x: jax.Array, count: int) -> Leading:
 @functools.partial(jax.jit, static_argnames="length")
 def _positions(x, count, length: int):
     """Put each column after the last element of the column before it, at ``count``."""
-    columns = jnp.stack(jnp.nonzero(x, size=length))
-    return _packed(columns, 1, count)
+    return _packed(jnp.stack(jnp.nonzero(x, size=length)), 1, count)
 
 
 def _packed(padded, axis: int, count):

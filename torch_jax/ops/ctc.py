@@ -146,8 +146,7 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
 
 @op("_ctc_loss_backward", concrete=True, meta=False, instead=_INSTEAD)
 def ctc_loss_backward(grad, log_probs, targets, input_lengths, target_lengths, *rest):
-    lengths = _lengths(input_lengths, target_lengths)
-    return _backward(grad, log_probs, targets, *lengths, *rest)
+    return _backward(grad, log_probs, targets, *_lengths(input_lengths, target_lengths), *rest)
 
 
 # the lengths are read, since the number of states is a shape

@@ -239,8 +239,7 @@ def index_put(self, indices, values, accumulate=False, unsafe=False):
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 5))
 def _write_padded(x, indices, masks, length, values, accumulate):
-    at = buckets.at(x, indices, masks, length)
-    return write(x, at, values, "add" if accumulate else "set")
+    return write(x, buckets.at(x, indices, masks, length), values, "add" if accumulate else "set")
 
 
 # ---- one dimension
@@ -370,5 +369,4 @@ def nonzero_static(self, *, size, fill_value=-1):
     """Return the first ``size`` positions, padded: the shape depends on no values."""
     if self.ndim == 0 or self.size == 0:
         return jnp.full((size, self.ndim), fill_value, jnp.int64)
-    where = jnp.nonzero(self, size=size, fill_value=fill_value)
-    return jnp.stack(where, 1)
+    return jnp.stack(jnp.nonzero(self, size=size, fill_value=fill_value), 1)

@@ -70,5 +70,4 @@ def precision(dtype: Any, of: str = "matmul") -> lax.Precision:
     >>> [one.name for one in asked]
     ['HIGH', 'HIGHEST', 'HIGHEST']
     """
-    asked = getattr(current(), of)
-    return _JAX[asked] if jnp.dtype(dtype) in _FLOAT32 else lax.Precision.HIGHEST
+    return _JAX[getattr(current(), of)] if jnp.dtype(dtype) in _FLOAT32 else lax.Precision.HIGHEST

@@ -268,8 +268,7 @@ def geometric(self, p, *, key):
 @op("cauchy", random=True, drawn_like="self", check=_positive("sigma", "cauchy_"))
 def cauchy(self, median=0.0, sigma=1.0, *, key):
     """Draw ``median + sigma * tan(pi * (u - 1/2))``."""
-    wide = opmath(self.dtype)
-    return jax.random.cauchy(key, self.shape, wide) * sigma + median
+    return jax.random.cauchy(key, self.shape, opmath(self.dtype)) * sigma + median
 
 
 @op("log_normal", random=True, drawn_like="self", check=_positive("std", "log_normal_"))

@@ -178,8 +178,7 @@ def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax
     @differentiated_as(picked)
     def with_index(self, dim, keepdim=False):
         _require_some(self, dim)
-        values = reduce(self, axes(self, dim), keepdims=keepdim)
-        return values, positions(self, dim, keepdim)
+        return reduce(self, axes(self, dim), keepdims=keepdim), positions(self, dim, keepdim)
 
     @op(f"arg{name}")
     def arg_over(self, dim=None, keepdim=False):

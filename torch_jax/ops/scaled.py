@@ -87,9 +87,8 @@ def _ragged(a: jax.Array, b: jax.Array, sizes: jax.Array, contract: bool) -> jax
     wide = opmath(a.dtype)
 
     def product(a, b):
-        exact = precision(a.dtype)
         return lax.ragged_dot_general(
-            a, b, sizes, dims, precision=exact, preferred_element_type=wide
+            a, b, sizes, dims, precision=precision(a.dtype), preferred_element_type=wide
         )
 
     def widened(a, b):  # XLA's CPU backend has no such product of half types

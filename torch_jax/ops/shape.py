@@ -86,9 +86,8 @@ def _spread(src, shape, dim: int, start: int, step: int):
         return jnp.zeros(shape, src.dtype)
     if not isinstance(start, int):  # a traced integer: a window of zeros takes the whole
         reach = 1 + (count - 1) * step
-        zeros = jnp.zeros(shape, src.dtype)
         part = _spread(src, (*shape[:dim], reach, *shape[dim + 1 :]), dim, 0, step)
-        return lax.dynamic_update_slice_in_dim(zeros, part, start, dim)
+        return lax.dynamic_update_slice_in_dim(jnp.zeros(shape, src.dtype), part, start, dim)
     config[dim] = (start, shape[dim] - start - (count - 1) * step - 1, step - 1)
     return lax.pad(src, jnp.zeros((), src.dtype), config)
 

@@ -284,9 +284,8 @@ def _points(self):
 @op("_histogramdd_bin_edges", static=("range",), meta=False)
 def histogramdd_bin_edges(self, bins, *, range=None, weight=None, density=False):
     """Return edges of equal bins for each column; ``range`` has two numbers for each."""
-    columns = _points(self).T
     ranges = [None] * len(bins) if range is None else zip(range[::2], range[1::2], strict=True)
-    return [_even_edges(*each) for each in zip(columns, bins, ranges, strict=True)]
+    return [_even_edges(*each) for each in zip(_points(self).T, bins, ranges, strict=True)]
 
 
 @op("_histogramdd_from_bin_cts", static=("range",), meta=False)

@@ -39,8 +39,7 @@ def _runs(flat, sort: bool):
 
 def _counts(begins) -> np.ndarray:
     """Return the lengths of runs."""
-    starts = np.append(np.flatnonzero(on_host(begins)), begins.size)
-    return np.diff(starts)
+    return np.diff(np.append(np.flatnonzero(on_host(begins)), begins.size))
 
 
 def _unique(self, sort: bool, want_inverse: bool, want_counts: bool):

@@ -19,8 +19,7 @@ def nms(dets, scores, iou_threshold):
     order = jnp.argsort(-scores, stable=True)
     if not len(order):
         return order
-    kept = _kept(dets[order], iou_threshold)
-    return compress(order, kept)
+    return compress(order, _kept(dets[order], iou_threshold))
 
 
 @jax.jit

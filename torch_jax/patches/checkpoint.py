@@ -38,8 +38,7 @@ def _patch_write_items(original: Any, fqn: str, object: Any) -> Any:
 def _patch_resolve_data(original: Any, self: Any, write_item: Any) -> Any:
     """PyTorch finds pieces to save in tensors of its own classes only, not in those over a mesh."""
     if waking.is_awake():
-        value = self.state_dict.get(write_item.index.fqn)
-        piece = _pieces().piece_of(value, write_item)
+        piece = _pieces().piece_of(self.state_dict.get(write_item.index.fqn), write_item)
         if piece is not None:
             return piece
     return original(self, write_item)

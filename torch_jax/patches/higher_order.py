@@ -30,8 +30,7 @@ def _serve(kernel: str, op: Any) -> Callable[[], None] | None:
 
         return getattr(control_flow, kernel)(dense, *args, **kwargs)
 
-    pytorch.add_kernel(op, call)
-    return functools.partial(pytorch.remove_kernel, op)
+    return pytorch.add_kernel(op, call)
 
 
 for _module, _operator, _kernel in (

@@ -59,7 +59,7 @@ def make(entry: Any, maker: Any, memories: Sequence[Any]) -> list[Any]:
         if found is not None:
             return list(map(_as_array, found))
     with x64():
-        return maker.run.call(*windows.operands(maker.of(memories)))
+        return maker.run.call(*map(windows.operand, maker.of(memories)))
 
 
 def _form(memory: Any) -> Any:

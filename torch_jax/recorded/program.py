@@ -8,7 +8,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -249,13 +249,7 @@ class Floats:
         change while Python does not run. Without ``floats`` each has its own.
         """
         self.is_apart = floats is None
-        # for each float of the graph the operator that takes it, and as which operand
-        keys: list[Any] = [
-            (step.entry.serial, at)
-            for step in steps
-            for at, source in enumerate(step.sources)
-            if isinstance(source, Number) and source.kind is float
-        ]
+        keys: list[Any] = [(step.entry.serial, at) for step, at in _floats_of(steps)]
         if floats is None:
             keys = list(range(len(keys)))
         else:
@@ -308,13 +302,17 @@ _NO_DOUBLES = np.empty(0, np.float32)  # of float32: TPUs have no float64
 
 def _doubles(steps: Sequence[Step]) -> frozenset[int]:
     """Return which of the floats that a graph is given are not only used as float32."""
-    is_single: list[bool] = []
+    singles = functools.cache(narrow)
+    floats = enumerate(_floats_of(steps))
+    return frozenset(n for n, (step, at) in floats if at not in singles(step.body.jaxpr.jaxpr))
+
+
+def _floats_of(steps: Sequence[Step]) -> Iterator[tuple[Step, int]]:
+    """Yield for each float of a graph the operator that takes it, and as which operand."""
     for step in steps:
-        sources = enumerate(step.sources)
-        given = [at for at, one in sources if isinstance(one, Number) and one.kind is float]
-        single = narrow(step.body.jaxpr.jaxpr) if given else frozenset()
-        is_single += [at in single for at in given]
-    return frozenset(at for at, single in enumerate(is_single) if not single)
+        for at, source in enumerate(step.sources):
+            if isinstance(source, Number) and source.kind is float:
+                yield step, at
 
 
 def narrow(jaxpr: Any) -> frozenset[int]:

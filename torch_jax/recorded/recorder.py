@@ -29,7 +29,7 @@ from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
 from torch_jax.memory import flags, sharding, transfer
 from torch_jax.memory.storage import tensors_in
-from torch_jax.memory.windows import Place, operands
+from torch_jax.memory.windows import Place, operand
 from torch_jax.recorded import bounds, path
 from torch_jax.recorded.bodies import body_of
 from torch_jax.recorded.metrics import COUNTS, explain
@@ -383,7 +383,7 @@ def _form(value: Any) -> Any:
 
 def _check(entry: Any, check: Any, memories: Any) -> None:
     """Raise where an index is out of range, as the operator does that runs at once."""
-    given = operands(check.of(memories))
+    given = list(map(operand, check.of(memories)))
     with x64(), at_once():
         (fine,) = check.run.call(*given)
     transfer.require(fine, *entry.check)

@@ -128,8 +128,7 @@ def _on_host(original: Any) -> Any:
         if ACTIVE.observer is None:
             return original(self, *args, **kwargs)
         action = functools.partial(original, self, *args, **kwargs)
-        save = functools.partial(_save_schedule, self)
-        return ACTIVE.observer.optimizers.on_host(action, save)
+        return ACTIVE.observer.optimizers.on_host(action, functools.partial(_save_schedule, self))
 
     return step
 

@@ -126,8 +126,7 @@ class Optimizers:
 
     def after_step(self, optimizer: Any) -> None:
         """Make Python's floats of the numbers again."""
-        steps = reversed(self._running)
-        step = next((step for step in steps if step.optimizer is optimizer), None)
+        step = next((step for step in reversed(self._running) if step.optimizer is optimizer), None)
         if step is None:
             return
         self._running.remove(step)
@@ -153,8 +152,7 @@ class Optimizers:
 
     def _sets(self, optimizer: Any, key: str, is_of_first: bool = False) -> None:
         """Refuse a step that sets a value of Python's, which later calls would not do."""
-        why = f"a step of {type(optimizer).__name__} sets its {key!r}"
-        self.observer.refuse(why, is_of_first)
+        self.observer.refuse(f"a step of {type(optimizer).__name__} sets its {key!r}", is_of_first)
 
     def _is_computed(self, value: Any) -> bool:
         """Return whether a value of a state is a tensor that the call has made of others."""

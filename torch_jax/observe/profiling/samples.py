@@ -43,7 +43,6 @@ _TABLE = (
 # The first row that fits any frame decides, so that a compilation is one for every caller.
 _PARTS = [(part, tuple(library + piece for piece in pieces)) for part, library, pieces in _TABLE]
 _OTHERS = ((_TORCH_JAX, "torch_jax, other"), (_JAX, "JAX"), (_TORCH, "PyTorch"))
-_YOURS = "Python, yours"
 
 
 def part_of(files: list[str]) -> str:
@@ -58,7 +57,7 @@ def part_of(files: list[str]) -> str:
     for library, part in _OTHERS:
         if files and files[0].startswith(library):
             return part
-    return _YOURS
+    return "Python, yours"
 
 
 class Sampler:
