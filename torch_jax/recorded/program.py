@@ -107,7 +107,7 @@ class Program:
         self._doubles = frozenset(map(self.floats.places.__getitem__, _doubles(steps)))
         self._scalars = [at for at in self.floats.shared if at not in self._doubles]
         self._last: tuple[Any, Any, Sequence[Any]] = None, None, ()  # numbers on the device
-        self._kept = [_Kept(), _Kept(), _Kept(), _Kept(list)]  # of three vectors, and of these
+        self._kept = [_Kept() for _ in range(3 + len(self._scalars))]  # of vectors, and of these
         self._compiled: Any = None
         self._made = compilations.NOTHING  # by another thread
         jitted: Any = functools.partial(
@@ -174,16 +174,14 @@ class Program:
 
     def _as_arrays(self, floats: Any, integers: Any, arrays: list[Any]) -> tuple[Any, ...]:
         """Return what the program is given, all numbers on the host."""
-        *vectors, scalars = self._numbers(floats, integers)
-        return *vectors, *scalars, *arrays
+        return *self._numbers(floats, integers), *arrays
 
     def _kept_numbers(self, floats: Any, integers: Any) -> Sequence[Any]:
         """Return the numbers of a run, on the device if they were those of the run before."""
         last_floats, last_integers, known = self._last
         if floats is last_floats and integers is last_integers:
             return known
-        *vectors, scalars = map(_Kept.of, self._kept, self._numbers(floats, integers))
-        numbers = *vectors, *scalars
+        numbers = tuple(map(_Kept.of, self._kept, self._numbers(floats, integers)))
         if not any(isinstance(one, np.ndarray | np.generic) for one in numbers):
             self._last = floats, integers, numbers
         return numbers
@@ -199,7 +197,7 @@ class Program:
             singles = doubles.astype(np.float32)
         if not self._doubles:
             doubles = _NO_DOUBLES
-        return singles, doubles, np.asarray(integers, np.int64), singles[self._scalars]
+        return singles, doubles, np.asarray(integers, np.int64), *singles[self._scalars]
 
     def own(self, arrays: list[Any]) -> None:
         """Copy the arrays that are written over, one after the other, into memory of XLA's own.
@@ -279,20 +277,17 @@ class Floats:
 class _Kept:
     """Numbers that are on the device while they stay the same, so that no call copies them."""
 
-    def __init__(self, part: Callable[[Any], Any] = lambda vector: vector) -> None:
-        """Take a function that takes a vector apart, if its numbers are inputs each by itself."""
-        self._part = part
-        self._known: tuple[bytes, Any] = b"", None  # in one: threads may run one program
+    _known: tuple[bytes, Any] = b"", None  # in one: threads may run one program
 
     def of(self, vector: Any) -> Any:
-        """Return a vector of the host, or the same numbers on the device."""
+        """Return a vector or a number of the host, or the same numbers on the device."""
         bits = vector.tobytes()
         known, array = self._known
         if bits != known:
             self._known = bits, None
             return vector
         if array is None:
-            array = jax.device_put(self._part(vector))
+            array = jax.device_put(vector)
             self._known = bits, array
         return array
 
