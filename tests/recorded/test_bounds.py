@@ -24,6 +24,7 @@ PROVEN = {
     "product": lambda x: x[x.argmax(0) * 0],
     "rows of the flat": lambda x: x.index_select(0, x.view(-1).topk(2).indices // 4),
     "columns of the flat": lambda x: x.index_select(1, x.view(-1).topk(2).indices % 4),
+    "gathered": lambda x: x[x.argmax(0)[x.argsort(1)[0]]],
 }
 ASKED = {
     "sum": lambda x: x[x.argmax(0) + x.argmin(0) - x.argmin(0)],

@@ -330,6 +330,14 @@ def _remainder(_equation: Any, a: Any, b: Any) -> Interval:
     return max(-most, a[0]) if a[0] < 0 else 0, min(most, a[1]) if a[1] > 0 else 0
 
 
+def _gather(equation: Any, a: Any, at: Any) -> Interval:
+    """Bound a gather: beside elements it gives what its mode fills in at places out of range."""
+    of, numbers = equation.params, equation.params["dimension_numbers"]
+    room = np.subtract(equation.invars[0].aval.shape, of["slice_sizes"])[[*numbers.start_index_map]]
+    is_within = at[0] >= 0 and (room >= at[1]).all()
+    return a if is_within or "FILL" not in str(of["mode"]).upper() else None
+
+
 # Equations whose results are elements of their first operand.
 _MOVES = """
     broadcast_in_dim convert_element_type copy cummax cummin dynamic_slice expand_dims reshape rev
@@ -352,8 +360,7 @@ _RULES: dict[str, Callable[..., Interval]] = {
     "reduce_and": _truth,
     "reduce_or": _truth,
     "iota": lambda of, *_: (0, max(of.params["shape"][of.params["dimension"]] - 1, 0)),
-    # a mode that fills may give other values
-    "gather": lambda of, a, _: a if "FILL" not in str(of.params["mode"]).upper() else None,
+    "gather": _gather,
     "select_n": lambda _, which, *cases: _hull(*cases[which[0] : which[1] + 1]),
     **dict.fromkeys(("concatenate", "pad"), lambda _, *given: _hull(*given)),
     "dynamic_update_slice": lambda _, a, update, *_starts: _hull(a, update),
