@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tests.support.jitted import assert_skipped
 from tests.support.steps import batch, mlp, step_of
 from tests.support.values import ones, randn
 from torch_jax import config
+from torch_jax.capture import storages
 
 pure = torch_jax.jit(pure=True)
 
@@ -318,6 +320,21 @@ def test_what_cannot_be_repeated_runs_its_python_and_says_so_once(function, word
     finally:
         torch.set_grad_enabled(True)
     assert len(runs) == 5
+
+
+def test_a_call_that_cannot_be_repeated_looks_for_no_garbage(monkeypatch):
+    """The look takes long, and each number is a first call: it may fill a cache."""
+    weight, looks = ones(), []
+    monkeypatch.setattr(storages, "gc", SimpleNamespace(collect=looks.append))
+
+    @pure
+    def decay(x, by):
+        weight.data = weight.data * by + x * (1 - by)
+        return weight.sum()
+
+    for call in range(3):
+        decay(ones(), 1 / (call + 2))
+    assert not looks and weight.tolist() == ones().tolist()
 
 
 @pytest.mark.parametrize(

@@ -135,8 +135,9 @@ class Storages:
             made = list(self._made.values())
             return [one for one in made if id(one) not in known and type(one.array) is Node]
 
-        if found():
-            gc.collect()  # reference cycles may hold some
+        for generation in range(3):  # the youngest first: a look at all objects takes long
+            if found():
+                gc.collect(generation)  # reference cycles may hold some
         return found()
 
 
