@@ -145,24 +145,23 @@ class Empty(NamedTuple):
 
 
 class Gather(NamedTuple):
-    """Elements by position in the flat memory: for views whose windows overlap."""
+    """Elements by position in a flat array: for views whose windows overlap."""
 
     size: Shape
     stride: Shape
-    offset: int
 
     def positions(self) -> jax.Array:
-        """Return the place in the flat memory of each element: int64, shape ``size``."""
-        index = jnp.full(self.size, self.offset, jnp.int64)
+        """Return the place in the flat array of each element: int64, shape ``size``."""
+        index = jnp.zeros(self.size, jnp.int64)
         for axis, stride in enumerate(self.stride):
             index += lax.broadcasted_iota(jnp.int64, self.size, axis) * stride
         return index
 
     def read(self, x):
-        return x.reshape(-1)[self.positions()]
+        return x[self.positions()]
 
     def write(self, x, part):
-        return x.reshape(-1).at[self.positions()].set(part).reshape(x.shape)
+        return x.at[self.positions()].set(part)
 
 
 class Bitcast(NamedTuple):
@@ -229,7 +228,9 @@ def plan(base: Shape, size: Shape, stride: Shape, offset: int) -> Lens:
         found = found or steps
     if found is None:
         GATHERS[tuple(size), tuple(stride)] += 1
-        return (Gather(tuple(size), tuple(stride), offset),)
+        span = 1 + sum((n - 1) * s for n, s, _ in dims)
+        part = Reshape((total,)), Slice((offset,), (span,), (1,))
+        return (*_tidy(base, part), Gather(tuple(size), tuple(stride)))
     return _tidy(base, (*found, *_arrange(dims, size)))
 
 
