@@ -79,6 +79,7 @@ class Pure:
 
     def clear(self) -> None:
         self._kinds.clear()
+        self._visits.clear()
         self.is_broken = False
 
     def give_up(self, why: str, stacklevel: int = 6) -> None:
