@@ -1,7 +1,7 @@
 """Matrix products.
 
-Half types accumulate in float32 and are rounded once, after ``alpha`` and ``beta``. ``alpha`` and
-``beta`` are static: they are constants in practice, and ``beta=0`` must ignore NaN in ``self``.
+Half types accumulate in float32 and are rounded once, after ``alpha`` and ``beta``. ``beta`` is
+static: 0 must ignore NaN in ``self``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import category, opmath, promote, result_type
 from torch_jax.ops.reduction import sum_dim
 from torch_jax.ops.registry import op
-
-_SCALARS = ("beta", "alpha")
 
 
 def dot(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ())) -> jax.Array:
@@ -55,8 +53,8 @@ def _rounded(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ()
 def _blend(self, product, beta, alpha):
     """Return ``beta * self + alpha * product``, without a read of ``self`` if ``beta`` is 0."""
     if category(product.dtype) == 1:
-        beta, alpha = int(beta), int(alpha)  # integer tensors truncate them
-    if alpha != 1:
+        beta, alpha = int(beta), jnp.asarray(alpha).astype(product.dtype)  # which truncates
+    if not isinstance(alpha, int) or alpha != 1:
         product = product * alpha
     if beta == 0:
         jnp.broadcast_to(self, product.shape)  # raises where it does not fit
@@ -74,7 +72,7 @@ def mm_dtype(self, mat2, out_dtype):
     return matrix_product(self, mat2).astype(out_dtype)
 
 
-@op("addmm", "baddbmm", static=_SCALARS, products=True, rows="mat1")
+@op("addmm", "baddbmm", static=("beta",), products=True, rows="mat1")
 def addmm(self, mat1, mat2, *, beta=1, alpha=1):
     """Return ``beta * self + alpha * (mat1 @ mat2)``."""
     if self.dtype != mat2.dtype:
@@ -85,7 +83,7 @@ def addmm(self, mat1, mat2, *, beta=1, alpha=1):
     return jnp.broadcast_to(product, (*mat1.shape[:-1], mat2.shape[-1]))
 
 
-@op("addmm.dtype", "baddbmm.dtype", static=_SCALARS, products=True)
+@op("addmm.dtype", "baddbmm.dtype", static=("beta",), products=True)
 def addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
     """Do ``addmm`` of half types with a float32 result."""
     return addmm(self, mat1, mat2, beta=beta, alpha=alpha).astype(out_dtype)
@@ -127,7 +125,7 @@ def _sum_of_rows(a: jax.Array, b: jax.Array) -> jax.Array:
     return _rounded(a, b, (rows, rows))
 
 
-@op("addbmm", static=_SCALARS, products=True)
+@op("addbmm", static=("beta",), products=True)
 def addbmm(self, batch1, batch2, *, beta=1, alpha=1):
     """Add ``beta * self`` and the batch's sum of products: one contraction of two axes."""
     product = dot(batch1, batch2, ((0, 2), (0, 1)))
@@ -140,7 +138,7 @@ def mv(self, vec):
     return dot(self, vec, ((1,), (0,)))
 
 
-@op("addmv", static=_SCALARS, products=True)
+@op("addmv", static=("beta",), products=True)
 def addmv(self, mat, vec, *, beta=1, alpha=1):
     """Return ``beta * self + alpha * (mat @ vec)``; ``beta * self`` of a matrix without rows."""
     whole = jnp.broadcast_to(_blend(self, mv(mat, vec), beta, alpha), mat.shape[:1])
@@ -151,7 +149,7 @@ op("dot", products=True)(lambda self, tensor: dot(self, tensor, ((0,), (0,))))
 op("vdot", products=True)(lambda self, other: dot(self.conj(), other, ((0,), (0,))))
 
 
-@op("addr", static=_SCALARS)
+@op("addr", static=("beta", "alpha"))
 def addr(self, vec1, vec2, *, beta=1, alpha=1):
     """Add ``beta * self`` and ``alpha`` times the outer product; for bool, ``or`` and ``and``."""
     dtype = result_type(self, vec1, vec2)
