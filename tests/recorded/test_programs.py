@@ -230,6 +230,20 @@ def test_what_an_operator_was_to_be_given_when_its_check_ran_what_was_before_it(
     assert len(found) == 1 + len(tables)
 
 
+def test_starts_of_counting_and_factors_of_products_are_inputs():
+    table, results = torch.randn(16, 3), []
+    for one in (table.to("jax"), table):
+        with torch_jax.lazy(), counted() as did:
+            for n in range(6):
+                at = torch.arange(n + 1, n + 4, device=one.device)
+                when = torch.arange(n + 1, n + 7, 2, device=one.device, dtype=torch.float16)
+                results.append(torch.addmm(one[at] * when, one[:3], one[3:6], alpha=n / 3))
+                torch_jax.sync()
+        assert did.compiles <= 2  # the second takes the starts as inputs
+    for jax, cpu in zip(results[:6], results[6:], strict=True):
+        torch.testing.assert_close(jax.cpu(), cpu)
+
+
 def test_another_result_is_kept():
     kept: list[torch.Tensor] = []
 

@@ -21,6 +21,7 @@ import torch
 
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
+from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import attention_choice, cpu, cross_entropy, linear, recurrent
 from torch_jax.dispatch.out_variants import out_kernel
 from torch_jax.dispatch.storage_kernels import COPIES, KERNELS, redispatch_to_meta
@@ -171,7 +172,23 @@ def _table(op: Any) -> Call | None:
     lowering = TABLE.get(variants.table_name(op))
     if lowering is None or is_composite(op):
         return None
-    return _eager(op, make_kernel(op, lowering))
+    run = _eager(op, make_kernel(op, lowering))
+    return _counting(run) if op.name().startswith("aten::arange.start") else run
+
+
+def _counting(run: Call) -> Call:
+    """Return ``arange`` that, where it is recorded, takes a whole start as an input."""
+
+    def call(start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
+        recorder: Any = ACTIVE.recorder if ACTIVE.tracer is None else None
+        is_recorded = recorder is not None and not recorder.recording.at_once
+        steps = () if step == 1 else (step,)
+        if not (is_recorded and start and {type(start), type(end), type(step)} == {int}):
+            return run(start, end, *steps, **options)
+        counted = run(0, end - start, *steps, **options | {"dtype": torch.int64})
+        return torch.ops.torch_jax.shift(counted, start).to(options.get("dtype") or torch.int64)
+
+    return call
 
 
 def _eager(op: Any, kernel: Kernel) -> Call:

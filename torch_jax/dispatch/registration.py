@@ -108,6 +108,7 @@ def _own_operators() -> Any:
     for schema in (
         "write_(Tensor(a!) self, Tensor source) -> Tensor(a!)",
         "copy(Tensor self, ScalarType dtype) -> Tensor",
+        "shift(Tensor self, int by) -> Tensor",
         "checkpoint_name(Tensor self, str name) -> Tensor",
         "draw_key(Tensor like) -> Tensor",
         _ADAM.format("", "Scalar[]", "Scalar[]"),

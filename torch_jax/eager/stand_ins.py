@@ -202,6 +202,7 @@ def copy(self, dtype):
 
 
 STAND_INS["torch_jax::write_"] = torch.Tensor.copy_
+STAND_INS["torch_jax::shift"] = torch.add
 
 
 @_stands_in_for("torch_jax::adam_", "torch_jax::adam_.counted")

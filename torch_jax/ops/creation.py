@@ -99,6 +99,12 @@ def arange_step(start, end, step=1, *, dtype=None):
     return _sequence(start, step, math.ceil((end - start) / step), dtype)
 
 
+@op("torch_jax::shift", meta=False, integers=("by",))
+def shift(self, by):
+    """Add an integer: counting from another place is the same program."""
+    return self + by
+
+
 op("arange", static=("end",))(lambda end, *, dtype=None: arange_step(0, end, 1, dtype=dtype))
 
 
