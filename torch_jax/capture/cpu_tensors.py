@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_jax.core import errors, tracers, trees
-from torch_jax.dispatch import ladder
 from torch_jax.eager import variants
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import held_by, is_jax_tensor
@@ -81,8 +80,6 @@ class Host:
         operands = [leaf for leaf in leaves if is_host(leaf)]
         is_copy = func is torch.ops.aten._to_copy.default
         if goes_to(kwargs, "jax") if is_copy else any(map(is_jax_tensor, leaves)):
-            if kernel := ladder.kernel_in_table(func):
-                kernel.refuse_host(args, kwargs)
             kept = set(map(id, variants.written(func, args, kwargs)))
             moved = {id(leaf): self.to_device(leaf) for leaf in operands if id(leaf) not in kept}
             there = trees.map(lambda leaf: moved.get(id(leaf), leaf), (args, kwargs))

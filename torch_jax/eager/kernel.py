@@ -317,7 +317,7 @@ class Kernel:
         args, kwargs = numbers.plain(args), numbers.plain(kwargs)
         if ACTIVE.recorder is None or not shared.SETTING.by_torch:  # otherwise it is only recorded
             log.compiles(self.op, args, kwargs)
-        self.refuse_host(args, kwargs)
+        self._refuse_host(args, kwargs)
         if self._is_ours():
             refusals.check_dtypes(self.op, args, kwargs)
         meta = self.lowering.meta
@@ -336,7 +336,7 @@ class Kernel:
         self.cache[key], entry.key = entry, key
         return entry
 
-    def refuse_host(self, args, kwargs) -> None:
+    def _refuse_host(self, args, kwargs) -> None:
         """Raise for CPU tensors with dimensions where the lowering does not take them."""
         for name, value in self.signature.named(args, kwargs).items():
             for tensor in tensors_in(value) if name not in self.lowering.host else ():

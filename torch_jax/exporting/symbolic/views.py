@@ -100,6 +100,14 @@ def select_scatter(self, src, dim, index):
     return slice_scatter(self, jnp.expand_dims(src, dim), dim, index, index + 1)
 
 
+@_view("diagonal_scatter")
+def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
+    """Replace a diagonal."""
+    matrices, at = jnp.moveaxis(self, (dim1, dim2), (-2, -1)), jnp.arange(src.shape[-1])
+    places = ..., at + max(-offset, 0), at + max(offset, 0)
+    return jnp.moveaxis(matrices.at[places].set(src.astype(self.dtype)), (-2, -1), (dim1, dim2))
+
+
 @_view("unfold")
 def unfold(self, dimension, size, step):
     """Return windows of a dimension, as last dimension."""
