@@ -18,7 +18,7 @@ from torch_jax._private import jax_core, pytorch
 from torch_jax.capture.arguments import Arguments
 from torch_jax.capture.cpu_tensors import is_host
 from torch_jax.capture.history import History
-from torch_jax.capture.pure import Pure
+from torch_jax.capture.pure import Pure, recorded
 from torch_jax.core import absent, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.log import LOGGER
@@ -26,7 +26,7 @@ from torch_jax.dispatch import call_jax
 from torch_jax.graphs import runner
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import is_jax
-from torch_jax.recorded.lazy import is_recording, observed
+from torch_jax.recorded.lazy import is_recording
 
 _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
@@ -115,8 +115,7 @@ class Executable:
                     return self._pure((given, vectors), {})
                 except tracers.DataDependentError:
                     self._pure.give_up(f"a value is looked at ({tracers.user_line()})")
-            with observed(self.history):
-                return self._run(given, vectors)
+            return recorded(self._run, self.history, (given, vectors), {})
 
     def _run(self, given: list[Any], vectors: Sequence[torch.Tensor]) -> list[Any]:
         """Run the graph's operators; ``vectors`` hold what has its dtype in its place."""
