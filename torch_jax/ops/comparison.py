@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,15 +14,8 @@ from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import category
 from torch_jax.ops.registry import op
 
-for _name, _function in {
-    "eq": jnp.equal,
-    "ne": jnp.not_equal,
-    "lt": jnp.less,
-    "le": jnp.less_equal,
-    "gt": jnp.greater,
-    "ge": jnp.greater_equal,
-}.items():
-    of_promoted(_function, f"{_name}.Tensor", f"{_name}.Scalar")
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    of_promoted(getattr(operator, _name), f"{_name}.Tensor", f"{_name}.Scalar")
 
 for _name in ("logical_and", "logical_or", "logical_xor"):
     of_promoted(getattr(jnp, _name), _name)

@@ -112,8 +112,8 @@ def _channels(x: jax.Array | None, ndim: int) -> Any:
     return None if x is None else x.reshape(1, x.size, *[1] * (ndim - 2))
 
 
-def all_but_channel(ndim: int) -> tuple[int, ...]:
-    return (0, *range(2, ndim))
+def _others(ndim: int, dim: int = 1) -> tuple[int, ...]:
+    return tuple(d for d in range(ndim) if d != dim % ndim)
 
 
 def _channels_last(x: jax.Array) -> jax.Array:
@@ -139,7 +139,7 @@ def _channel_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
     """Return output, mean, reciprocal deviation, and new running statistics (None: unchanged)."""
-    n, axes = input.ndim, all_but_channel(input.ndim)
+    n, axes = input.ndim, _others(input.ndim)
     saved = _statistics_dtype(input, weight, bias, running_mean, running_var)
     x, weight, bias, old_mean, old_var = _wide(input, weight, bias, running_mean, running_var)
     new_mean = new_var = None
@@ -289,8 +289,8 @@ def batch_norm_elemt(input, weight, bias, mean, invstd, eps):
 def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g):
     """Return sums of a gradient, and of its products with the centred input: empty if not asked."""
     x, grad, mean = _wide(input, grad_out, mean)
-    sums = grad.sum(all_but_channel(x.ndim))
-    products = (grad * (x - _channels(mean, x.ndim))).sum(all_but_channel(x.ndim))
+    sums = grad.sum(_others(x.ndim))
+    products = (grad * (x - _channels(mean, x.ndim))).sum(_others(x.ndim))
     none = jnp.zeros(0, sums.dtype)
     kind = sums.dtype if weight is None else weight.dtype
     return (
@@ -331,7 +331,7 @@ def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
 @op("native_group_norm_backward", meta=lambda input: 0 not in input.shape)
 def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
     """Return gradients of input, weight and bias."""
-    n, axes = input.ndim, all_but_channel(input.ndim)
+    n, axes = input.ndim, _others(input.ndim)
     x, grad, rstd, weight = _wide(input, grad_out, rstd, weight)
     grouped = N, group, C // group * HxW
     rstd = rstd[..., None]
@@ -367,10 +367,6 @@ def _fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, ou
     scaled = _affine(grad, weight, None)
     grad_input = rstd * (scaled - x_hat * (scaled * x_hat).mean(inner, keepdims=True))
     return _wanted((grad_input, (grad * x_hat).sum(tuple(range(split)))), output_mask, x, weight)
-
-
-def _others(ndim: int, dim: int) -> tuple[int, ...]:
-    return tuple(d for d in range(ndim) if d != dim % ndim)
 
 
 @op("_weight_norm_interface")

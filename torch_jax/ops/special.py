@@ -308,6 +308,5 @@ def erfcx(x):
     return jnp.where(x < 0, 2 * jnp.exp(x * x) - value, value)
 
 
-float_op("special_log_ndtr", jsp.log_ndtr)
 for _function in (airy_ai, erfcx, spherical_bessel_j0):
     float_op(f"special_{_function.__name__}", _function)

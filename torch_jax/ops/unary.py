@@ -119,7 +119,6 @@ for _name, _function in {
     "asinh": _by_quadrant(jnp.arcsinh, 1, 1),
     "atan": _by_quadrant(jnp.arctan, 1, 1),
     "atanh": _by_quadrant(jnp.arctanh, 1, 1),
-    "cos": jnp.cos,
     "cosh": _cosh,
     "deg2rad": lambda x: x * (math.pi / 180),
     "erf": lax.erf,
@@ -127,31 +126,21 @@ for _name, _function in {
     "erfinv": _erfinv,
     "exp": _exp,
     "exp2": _exp2,
-    "expm1": jnp.expm1,
     "i0": slope(jsp.i1)(jsp.i0),
-    "log": jnp.log,
-    "log10": jnp.log10,
-    "log1p": jnp.log1p,
-    "log2": jnp.log2,
     "rad2deg": lambda x: x * (180 / math.pi),
     "reciprocal": lambda x: 1 / x,
     "rsqrt": lambda x: 1 / sqrt(x),
     "sigmoid": sigmoid,
-    "sin": jnp.sin,
-    "sinc": jnp.sinc,
     "sinh": _sinh,
-    "special_entr": jsp.entr,
-    "special_i0e": jsp.i0e,
-    "special_i1": jsp.i1,
-    "special_i1e": jsp.i1e,
     "special_modified_bessel_i0": jsp.i0,
     "special_modified_bessel_i1": jsp.i1,
-    "special_ndtri": jsp.ndtri,
     "sqrt": sqrt,
-    "tan": jnp.tan,
-    "tanh": jnp.tanh,
 }.items():
     float_op(_name, _function)
+for _name in "cos expm1 log log10 log1p log2 sin sinc tan tanh".split():
+    float_op(_name, getattr(jnp, _name))
+for _name in "entr i0e i1 i1e log_ndtr ndtri".split():
+    float_op(f"special_{_name}", getattr(jsp, _name))
 
 
 def _rounding(name: str, function: Unary) -> None:
