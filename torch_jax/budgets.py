@@ -8,8 +8,6 @@ in the files that use them. What users may change is a setting (:mod:`torch_jax.
 256
 """
 
-from __future__ import annotations
-
 # --- When something is compiled -------------------------------------------------------------------
 
 # Operators after which fused mode runs a group in any case.

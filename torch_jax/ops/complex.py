@@ -1,7 +1,5 @@
 """Complex numbers from their parts, and back."""
 
-from __future__ import annotations
-
 import math
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Sliding windows as columns, and back."""
 
-from __future__ import annotations
-
 import math
 
 import jax.numpy as jnp

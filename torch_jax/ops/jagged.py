@@ -1,7 +1,5 @@
 """Rows of a jagged tensor, whose places are offsets, to a padded tensor and back."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 
 from torch_jax.ops.registry import op
