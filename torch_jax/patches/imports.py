@@ -15,31 +15,23 @@ from torch_jax.core import patching
 # The file of a module's patches. It is imported with that module, so that `import torch`
 # does not pay for libraries that a program does not use.
 _PATCHED = {
-    "safetensors": "safetensors",
-    "torch._dynamo": "dynamo",
-    "torch._dynamo.device_interface": "dynamo",
-    "torch._dynamo.trace_rules": "dynamo",
-    "torch._dynamo.variables.builder": "dynamo",
-    "torch._higher_order_ops.cond": "higher_order",
-    "torch._higher_order_ops.map": "higher_order",
-    "torch._higher_order_ops.scan": "higher_order",
-    "torch._higher_order_ops.utils": "higher_order",
-    "torch._higher_order_ops.while_loop": "higher_order",
-    "torch.distributed.checkpoint.default_planner": "checkpoint",
-    "torch.distributed.checkpoint.filesystem": "checkpoint",
-    "torch.distributed.checkpoint.hf_storage": "checkpoint",
-    "torch.distributed.device_mesh": "distributed",
-    "torch.distributed.distributed_c10d": "distributed",
-    "torch.distributed.tensor": "distributed",
-    "torch.nested._internal.ops": "nested",
-    "torch.nn.attention.flex_attention": "higher_order",
-    "torch.utils.checkpoint": "higher_order",
-    "transformers.integrations.moe": "transformers",
-    "transformers.utils.import_utils": "transformers",
+    ("checkpoint", "torch.distributed.checkpoint."): "default_planner filesystem hf_storage",
+    ("distributed", "torch.distributed."): "device_mesh distributed_c10d tensor",
+    ("dynamo", "torch._dynamo"): "",
+    ("dynamo", "torch._dynamo."): "device_interface trace_rules variables.builder",
+    ("higher_order", "torch._higher_order_ops."): "cond map scan utils while_loop",
+    ("higher_order", "torch."): "nn.attention.flex_attention utils.checkpoint",
+    ("nested", "torch.nested._internal."): "ops",
+    ("safetensors", "safetensors"): "",
+    ("transformers", "transformers."): "integrations.moe utils.import_utils",
 }
 
 
-_files = {name: [f"torch_jax.patches.{file}"] for name, file in _PATCHED.items()}
+_files = {
+    f"{package}{name}": [f"torch_jax.patches.{file}"]
+    for (file, package), names in _PATCHED.items()
+    for name in names.split() or ("",)
+}
 
 
 def install() -> None:
