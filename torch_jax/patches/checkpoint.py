@@ -7,6 +7,7 @@ device saves a checkpoint.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from torch_jax.core import waking
@@ -15,22 +16,14 @@ from torch_jax.core.patching import around
 _DCP = "torch.distributed.checkpoint"
 
 
-def _pieces() -> Any:
-    from torch_jax.distributed import checkpoint_pieces
-
-    return checkpoint_pieces
-
-
-def _folders() -> Any:
-    from torch_jax.distributed import checkpoint_folders
-
-    return checkpoint_folders
+def _of(what: str) -> Any:
+    return importlib.import_module(f"torch_jax.distributed.checkpoint_{what}")
 
 
 @around(f"{_DCP}.default_planner._create_write_items", f"{_DCP}.default_planner")
 def _patch_write_items(original: Any, fqn: str, object: Any) -> Any:
     """A tensor over a mesh is written in parts; PyTorch would gather all of it."""
-    items = _pieces().write_items(fqn, object) if waking.is_awake() else []
+    items = _of("pieces").write_items(fqn, object) if waking.is_awake() else []
     return items or original(fqn, object)
 
 
@@ -38,7 +31,7 @@ def _patch_write_items(original: Any, fqn: str, object: Any) -> Any:
 def _patch_resolve_data(original: Any, self: Any, write_item: Any) -> Any:
     """PyTorch finds pieces to save in tensors of its own classes only, not in those over a mesh."""
     if waking.is_awake():
-        piece = _pieces().piece_of(self.state_dict.get(write_item.index.fqn), write_item)
+        piece = _of("pieces").piece_of(self.state_dict.get(write_item.index.fqn), write_item)
         if piece is not None:
             return piece
     return original(self, write_item)
@@ -51,7 +44,7 @@ _HUGGING_FACE = f"{_DCP}.hf_storage"
 def _patch_hugging_face(original: Any, self: Any, plan: Any, planner: Any) -> Any:
     """A safetensors file has each name once: of several pieces only the last one would be kept."""
     if waking.is_awake():
-        plan = _pieces().in_one_piece(plan, planner)
+        plan = _of("pieces").in_one_piece(plan, planner)
     return original(self, plan, planner)
 
 
@@ -62,7 +55,7 @@ _FILES = f"{_DCP}.filesystem"
 def _patch_write_data(original: Any, self: Any, plan: Any, planner: Any) -> Any:
     """A checkpoint that replaces another one must not write into that one's files."""
     if waking.is_awake():
-        return _folders().write_data(original, self, plan, planner)
+        return _of("folders").write_data(original, self, plan, planner)
     return original(self, plan, planner)
 
 
@@ -70,7 +63,7 @@ def _patch_write_data(original: Any, self: Any, plan: Any, planner: Any) -> Any:
 def _patch_finish(original: Any, self: Any, metadata: Any, results: Any) -> None:
     """PyTorch removes old metadata before the new are written: a crash then leaves neither."""
     if waking.is_awake():
-        _folders().finish(original, self, metadata, results)
+        _of("folders").finish(original, self, metadata, results)
     else:
         original(self, metadata, results)
 
@@ -79,5 +72,5 @@ def _patch_finish(original: Any, self: Any, metadata: Any, results: Any) -> None
 def _patch_slices(original: Any, self: Any, file: Any, sinfo: Any) -> Any:
     """PyTorch loads a piece whose bytes have changed on the disk as if nothing had happened."""
     if waking.is_awake():
-        _folders().check(file, sinfo)
+        _of("folders").check(file, sinfo)
     return original(self, file, sinfo)
