@@ -71,6 +71,12 @@ class MasterWeights(Optimizer):
     param_groups: Any = property(attrgetter("optimizer.param_groups"))
     state: Any = property(attrgetter("optimizer.state"))
     defaults: Any = property(attrgetter("optimizer.defaults"))
+    # hooks see the masters as parameters; a model's parameters follow them after those of a step
+    register_step_pre_hook: Any = property(attrgetter("optimizer.register_step_pre_hook"))
+    register_step_post_hook: Any = property(attrgetter("optimizer.register_step_post_hook"))
+    register_load_state_dict_post_hook: Any = property(
+        attrgetter("optimizer.register_load_state_dict_post_hook")
+    )
 
     def __repr__(self) -> str:
         return f"MasterWeights({self.optimizer!r})"
@@ -83,20 +89,6 @@ class MasterWeights(Optimizer):
         params = param_group["params"]
         params = [params] if isinstance(params, torch.Tensor) else params
         self.optimizer.add_param_group({**param_group, "params": [*map(self._master_of, params)]})
-
-    def register_step_pre_hook(self, hook: Callable[..., Any]) -> Any:
-        """Register a hook of the optimizer within: its parameters are the masters."""
-        return self.optimizer.register_step_pre_hook(hook)
-
-    def register_step_post_hook(self, hook: Callable[..., Any]) -> Any:
-        """Register a hook of the optimizer within; parameters follow the masters only after it."""
-        return self.optimizer.register_step_post_hook(hook)
-
-    def register_load_state_dict_post_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> Any:
-        """Register a hook of the optimizer within."""
-        return self.optimizer.register_load_state_dict_post_hook(hook, prepend)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of the parameters."""
