@@ -49,7 +49,4 @@ for _side, _shift in (("left", _left_shift), ("right", _right_shift)):
     of_promoted(_shift, f"{_dunder}.Scalar", meta=f"{_name}.Tensor_Scalar")
 
 
-@op("bitwise_not")
-def bitwise_not(self):
-    """Do ``jnp.bitwise_not``."""
-    return jnp.bitwise_not(self)
+op("bitwise_not")(lambda self: jnp.bitwise_not(self))

@@ -23,13 +23,6 @@ def _steps(x, scale, zero_point, low, high):
     return (kept - zero_point).astype(jnp.float32), (low <= places) & (places <= high)
 
 
-def _rounded(x, scale, zero_point, low, high):
-    """Return ``x`` rounded to the grid, and whether each element was within its bounds."""
-    scale = jnp.asarray(scale, jnp.float32)
-    steps, mask = _steps(x, scale, zero_point, low, high)
-    return (steps * scale).astype(x.dtype), mask
-
-
 def _whole(zero_point, low, high):
     return jnp.clip(jnp.round(zero_point), low, high).astype(jnp.int32)
 
@@ -42,14 +35,16 @@ def _along(axis: int, x, *numbers):
 
 @op("fake_quantize_per_tensor_affine_cachemask", meta=False)
 def per_tensor(self, scale, zero_point, quant_min, quant_max):
-    """Round to a grid of one scale; the mask says which elements have gradients."""
-    return _rounded(self, scale, zero_point, quant_min, quant_max)
+    """Round to a grid; the mask says which elements were within its bounds, and have gradients."""
+    scale = jnp.asarray(scale, jnp.float32)
+    steps, mask = _steps(self, scale, zero_point, quant_min, quant_max)
+    return (steps * scale).astype(self.dtype), mask
 
 
 @op("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", meta=False)
 def per_tensor_by_tensors(self, scale, zero_point, fake_quant_enabled, quant_min, quant_max):
     """Round to a grid of one scale, where it is enabled."""
-    rounded, mask = _rounded(self, scale.ravel()[0], zero_point.ravel()[0], quant_min, quant_max)
+    rounded, mask = per_tensor(self, scale.ravel()[0], zero_point.ravel()[0], quant_min, quant_max)
     enabled = fake_quant_enabled.ravel()[0] != 0
     return jnp.where(enabled, rounded, self), mask | ~enabled
 
@@ -58,14 +53,14 @@ def per_tensor_by_tensors(self, scale, zero_point, fake_quant_enabled, quant_min
 def per_channel(self, scale, zero_point, axis, quant_min, quant_max):
     """Round to a grid of one scale a channel."""
     scale, zero_point = _along(axis, self, scale, zero_point)
-    return _rounded(self, scale, zero_point, quant_min, quant_max)
+    return per_tensor(self, scale, zero_point, quant_min, quant_max)
 
 
 @op("_fake_quantize_learnable_per_tensor_affine", meta=False)
 def learnable(self, scale, zero_point, quant_min, quant_max, grad_factor=1.0):
     """Round to a grid of one scale, which is learned."""
     point = jnp.trunc(jnp.clip(zero_point[0] + 0.5, quant_min, quant_max))
-    return _rounded(self, scale[0], point.astype(jnp.int32), quant_min, quant_max)[0]
+    return per_tensor(self, scale[0], point.astype(jnp.int32), quant_min, quant_max)[0]
 
 
 @op("_fake_quantize_learnable_per_channel_affine", meta=False)
@@ -73,7 +68,7 @@ def learnable_per_channel(self, scale, zero_point, axis, quant_min, quant_max, g
     """Round to a grid of one scale a channel, which is learned."""
     point = _whole(zero_point, quant_min, quant_max)
     scale, point = _along(axis, self, scale, point)
-    return _rounded(self, scale, point, quant_min, quant_max)[0]
+    return per_tensor(self, scale, point, quant_min, quant_max)[0]
 
 
 @op("_fake_quantize_learnable_per_tensor_affine_backward", meta=False)

@@ -18,12 +18,6 @@ from torch_jax.ops.registry import op
 _TENSORWISE, _ROWWISE = range(2)
 
 
-def _scaled_product(a, b, scale_a, scale_b, bias, out_dtype):
-    out = dot(_scaled(a, scale_a), _scaled(b, scale_b), ((1,), (0,)))
-    out = out if bias is None else out + bias.astype(out.dtype)
-    return convert(out, a.dtype if out_dtype is None else out_dtype)
-
-
 def _scaled(x, scale):
     """Return ``x`` in float32 times a scale for all, or, (M, 1) or (1, N), for each row."""
     return x.astype(jnp.float32) * (scale.reshape(()) if scale.size == 1 else scale)
@@ -35,7 +29,9 @@ def scaled_mm(
     self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
 ):
     """Return ``(self * scale_a) @ (mat2 * scale_b) + bias``; the CPU takes no ``scale_result``."""
-    return _scaled_product(self, mat2, scale_a, scale_b, bias, out_dtype)
+    out = dot(_scaled(self, scale_a), _scaled(mat2, scale_b), ((1,), (0,)))
+    out = out if bias is None else out + bias.astype(out.dtype)
+    return convert(out, self.dtype if out_dtype is None else out_dtype)
 
 
 @op("_scaled_mm_v2", meta=False, products=True)
@@ -56,7 +52,7 @@ def scaled_mm_v2(
     """Do ``_scaled_mm`` with scales of a named kind, of which the CPU has two."""
     if {*recipe_a, *recipe_b} - {_TENSORWISE, _ROWWISE}:
         raise NotImplementedError("_scaled_mm_v2 takes one scale a tensor or one a row")
-    return _scaled_product(self, mat2, scale_a[0], scale_b[0], bias, out_dtype)
+    return scaled_mm(self, mat2, scale_a[0], scale_b[0], bias, out_dtype=out_dtype)
 
 
 # the meta function refuses all other dtypes
