@@ -28,7 +28,17 @@ def on_cpu(op: Any) -> Callable[..., Any]:
     written = [a.name for a in op._schema.arguments if is_mutated(a)]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        _account_for(op, args, kwargs)
+        policy = config.get("cpu_fallback")
+        if policy == "error":
+            raise errors.not_found(op, args, kwargs)
+        FALLBACKS[str(op)] += 1
+        if policy == "warn" and FALLBACKS[str(op)] == 1:
+            warnings.warn(
+                f"{errors.describe_call(op, args, kwargs)} has no lowering to JAX and runs on the "
+                f"CPU, with a copy each way ({tracers.user_line()}). "
+                "TORCH_JAX_CPU_FALLBACK=error forbids this.",
+                stacklevel=2,
+            )
         with costs.measured("fallback", str(op)):
             return run(args, kwargs)
 
@@ -74,21 +84,6 @@ def unless_running(op: Any, *functions: Callable[..., Any]) -> Callable[..., Any
         return to_cpu(*args, **kwargs) if result is NotImplemented else result
 
     return call
-
-
-def _account_for(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Refuse, warn of or count a call, as the setting ``cpu_fallback`` says."""
-    policy = config.get("cpu_fallback")
-    if policy == "error":
-        raise errors.not_found(op, args, kwargs)
-    FALLBACKS[str(op)] += 1
-    if policy == "warn" and FALLBACKS[str(op)] == 1:
-        warnings.warn(
-            f"{errors.describe_call(op, args, kwargs)} has no lowering to JAX and runs on the CPU, "
-            f"with a copy each way ({tracers.user_line()}). TORCH_JAX_CPU_FALLBACK=error forbids "
-            "this.",
-            stacklevel=3,
-        )
 
 
 def _is_on_device(tensor: torch.Tensor) -> bool:

@@ -50,7 +50,10 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         refusals.check_memory(op, args, kwargs)
         outs = {name: kwargs.pop(name) for name in names}
-        _refuse_host(op, args, kwargs)
+        inputs = list(tensors_in((args, kwargs)))
+        if not any(map(is_jax, inputs)):  # the CPU would compute, without a word
+            for tensor in filter(torch.Tensor.dim, inputs):
+                raise errors.same_device(op, tensor)
         first, given = outs[names[0]], dict(kwargs)
         for choice in choices:  # sums are taken in the output's dtype, factories run on its device
             if kwargs.get(choice) is None:
@@ -61,7 +64,13 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
         pairs = list(zip(targets, results, strict=True))
         if any(out.dtype != new.dtype for out, new in pairs):
             dtypes = {name: new.dtype for name, new in zip(names, results, strict=False)}
-            _refuse_dtypes(op, args, given | outs, dtypes)
+            named = given | outs
+            if not refusals.check_outputs(op, args, named, dtypes):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # a resize is warned about where it happens
+                    infer(op, args, named)
+                for name, dtype in dtypes.items():
+                    errors.refuse_cast(dtype, named[name].dtype)
         for out, new in pairs:
             if not is_jax(out):
                 raise errors.same_device(op, out)
@@ -75,27 +84,6 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
         return first if len(outs) == 1 else tuple(outs.values())
 
     return call
-
-
-def _refuse_host(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Raise where all inputs are CPU tensors: the CPU would compute, without a word."""
-    inputs = list(tensors_in((args, kwargs)))
-    if not any(map(is_jax, inputs)):
-        for tensor in filter(torch.Tensor.dim, inputs):
-            raise errors.same_device(op, tensor)
-
-
-def _refuse_dtypes(
-    op: Any, args: tuple, kwargs: dict[str, Any], results: dict[str, torch.dtype]
-) -> None:
-    """Raise PyTorch's error for outputs of other dtypes than the results."""
-    if refusals.check_outputs(op, args, kwargs, results):
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a resize is warned about where it happens
-        infer(op, args, kwargs)
-    for name, result in results.items():
-        errors.refuse_cast(result, kwargs[name].dtype)
 
 
 def _fit(op: Any, out: torch.Tensor, result: torch.Tensor) -> bool:

@@ -96,18 +96,15 @@ def _network(kind, x, ends, hx, params, has_biases, num_layers, dropout, train, 
             reverse = number > at * directions
             output, cell = _layer(x, *start, *weights, ends and ends[0], kind, reverse)
             outputs.append(output)
-            last.append((_final(output, ends, reverse), cell)[: len(states)])
+            if ends is None or reverse:
+                final = output[0 if reverse else -1]
+            else:  # after the last step of each sequence
+                final = output.flatten(0, 1)[ends[1]]
+            last.append((final, cell)[: len(states)])
         x = torch.cat(outputs, -1) if bidirectional else outputs[0]
         if dropout and train and at < num_layers - 1:
             x = torch.dropout(x, dropout, train)
     return x, *map(torch.stack, zip(*last, strict=True))
-
-
-def _final(output: torch.Tensor, ends: tuple | None, reverse: bool) -> torch.Tensor:
-    """Return the hidden state after the last step of each sequence."""
-    if ends is None or reverse:
-        return output[0 if reverse else -1]
-    return output.flatten(0, 1)[ends[1]]
 
 
 NETWORKS = {

@@ -76,7 +76,7 @@ def install() -> list[Any]:
     for op in composed:
         library.impl(op, functools.partial(_by_pytorch, op), _COO)
     for op in of_the_cpu - composed:
-        library.impl(op, dynamo.unseen(functools.partial(_on_cpu, op)), _COO)
+        library.impl(op, dynamo.unseen(cpu.on_cpu(op)), _COO)
     for name, function in _KERNELS.items():
         library.impl(variants.overload(name), dynamo.unseen(function), _COO)
     for (taken, made), names in _REFUSED.items():
@@ -122,10 +122,6 @@ def _by_pytorch(op: Any, *args: Any, **kwargs: Any) -> Any:
         for arg, argument in zip(args, op._schema.arguments, strict=False)
     ]
     return op.redispatch(pytorch.SPARSE_CPU_KEYS, *taken, **kwargs)
-
-
-def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
-    return cpu.on_cpu(op)(*args, **kwargs)
 
 
 # --- the container --------------------------------------------------------------------------------
@@ -214,7 +210,7 @@ def _multiply_out(self, other, *, out) -> Any:
     """Multiply by PyTorch's kernel, which composes all products but those of two sparse tensors."""
     if not (_is_sparse(self) and _is_sparse(other)):
         return _by_pytorch(torch.ops.aten.mul.out, self, other, out=out)
-    product = _on_cpu(torch.ops.aten.mul.Tensor, self, other)
+    product = cpu.on_cpu(torch.ops.aten.mul.Tensor)(self, other)
     errors.refuse_cast(product.dtype, out.dtype)
     return torch.ops.aten.copy_sparse_to_sparse_(out, product)
 

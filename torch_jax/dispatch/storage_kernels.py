@@ -359,23 +359,17 @@ def _scatter(name: str, view: Callable[..., torch.Tensor]) -> None:
 
     @kernel(name)
     def scatter(self, src, *args, **kwargs) -> torch.Tensor:
-        out = self.clone() if _overlaps(self) else _clone_of_storage(self)
+        if geometry.repeats(self.shape, self.stride()):
+            out = self.clone()
+        else:  # of the same geometry, over a copy of the storage
+            whole = storage.wrap(storage.held_by(self)).view(self.dtype)
+            out = storage.restride(whole, self.shape, self.stride(), self.storage_offset())
         part = view(out, *args, **kwargs)
         if part.shape != src.shape:
             sizes = f"src of {list(src.shape)} for a view of {list(part.shape)}"
             raise RuntimeError(f"{name} expects src of the size of the view, and got {sizes}")
         part.copy_(src)
         return out
-
-
-def _overlaps(tensor: torch.Tensor) -> bool:
-    return geometry.repeats(tensor.shape, tensor.stride())
-
-
-def _clone_of_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the geometry of another over a copy of its storage."""
-    whole = storage.wrap(storage.held_by(tensor)).view(tensor.dtype)
-    return storage.restride(whole, tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 _scatter("as_strided_scatter", as_strided)

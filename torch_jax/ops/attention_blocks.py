@@ -151,7 +151,10 @@ def backward(
         value = product("nhkr,nhrd->nhkd", dropped.reshape(turned.shape), grads)
         if not of_bias or call.bias is None:
             return (query,), (key, value)
-        return (query, _summed(jnp.moveaxis(of_scores, 2, 4), call.bias)), (key, value)
+        # the transpose of the bias's broadcast over a block, but for its rows, one or as many
+        of_scores = jnp.moveaxis(of_scores, 2, 4)
+        axes = [d for d in range(5) if call.bias.shape[d] == 1 and of_scores.shape[d] != 1]
+        return (query, of_scores.sum(axes, keepdims=True)), (key, value)
 
     return _summed_up(call, of_block, of_bias)
 
@@ -214,14 +217,10 @@ def _by_blocks(group: Group, function: Any, call: Attention, sums: bool = False)
         shapes = jax.eval_shape(lambda: step((0, 0), group.start)[0])
         first = tuple(jnp.zeros(x.shape, x.dtype) for x in shapes)
     total, rows = lax.scan(step, first, jnp.arange(group.start, group.stop, group.block))
-    rows = tuple(_unstacked(x) for x in rows)
+    # (blocks, batch, heads, heads, rows, …) as (batch, heads, heads, all rows, …)
+    moved = (jnp.moveaxis(x, 0, 3) for x in rows)
+    rows = tuple(x.reshape(*x.shape[:3], -1, *x.shape[5:]) for x in moved)
     return (rows, total) if sums else rows
-
-
-def _unstacked(x: jax.Array) -> jax.Array:
-    """Return (blocks, batch, heads, heads, rows, …) as (batch, heads, heads, all rows, …)."""
-    x = jnp.moveaxis(x, 0, 3)
-    return x.reshape(*x.shape[:3], -1, *x.shape[5:])
 
 
 def _joined(parts: list[jax.Array], axis: int) -> jax.Array:
@@ -257,9 +256,3 @@ def _turned(x: jax.Array) -> jax.Array:
 def _flat(x: jax.Array) -> jax.Array:
     """Return rows of all heads that share keys, in sequence: products want one such dim."""
     return x.reshape(*x.shape[:2], -1, x.shape[4])
-
-
-def _summed(of_scores: jax.Array, bias: jax.Array) -> jax.Array:
-    """Transpose the broadcast of a bias over a block, but for its rows, one or as many."""
-    axes = [d for d in (0, 1, 2, 3, 4) if bias.shape[d] == 1 and of_scores.shape[d] != 1]
-    return of_scores.sum(axes, keepdims=True)
