@@ -127,7 +127,7 @@ class Pullback:
         found = self._program(*self._numbers.of_call([], drawn_from), arrays)
         results: dict[Any, Any] = given | dict(zip(self._program.outputs, found, strict=True))
         return [
-            None if one is None else one[1].over(storage.storage_of(results[one[0]]))
+            None if one is None else one[1].over(storage.wrap(results[one[0]]).untyped_storage())
             for one in self._made
         ]
 

@@ -154,7 +154,7 @@ class Call:
         if kind is GradientOf:
             return trees.owned(leaf.owner, self.arguments).grad
         if kind is FixedTensor:
-            return leaf.form.over(storage.storage_of(leaf.made.array))
+            return leaf.form.over(storage.wrap(leaf.made.array).untyped_storage())
         return leaf.form.over(trees.owned(leaf.owner, self.arguments).untyped_storage())
 
     def _tensor(self, leaf: NewTensor) -> torch.Tensor:
@@ -165,7 +165,8 @@ class Call:
         if memory is None and leaf.is_whole:
             tensor = storage.wrap(array, leaf.form.dtype)
         else:
-            tensor = leaf.form.over(storage.storage_of(array) if memory is None else memory)
+            memory = storage.wrap(array).untyped_storage() if memory is None else memory
+            tensor = leaf.form.over(memory)
         if memory is None:
             self._storages[leaf.output] = tensor.untyped_storage()
         if leaf.is_spent:

@@ -188,7 +188,12 @@ def _moved(value: Any, move: Move, known: dict[int, Any]) -> Any:
         pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
         return _rebuilt(value, {key: _moved(one, move, known) for key, one in pairs})
     if dataclasses.is_dataclass(value):
-        return _with_fields(value, move, known)
+        other = copy.copy(value)
+        for field in dataclasses.fields(value):
+            if hasattr(value, field.name):  # which may be frozen, or computed
+                one = _moved(getattr(value, field.name), move, known)
+                object.__setattr__(other, field.name, one)
+        return other
     return value
 
 
@@ -204,13 +209,4 @@ def _rebuilt(value: Any, items: dict[Any, Any]) -> Any:
     other = copy.copy(value)  # type and attributes stay: a default factory, a tokenizer's encodings
     for key, item in changed.items():
         other[key] = item
-    return other
-
-
-def _with_fields(value: Any, move: Move, known: dict[int, Any]) -> Any:
-    """Return a copy of a dataclass, also of one that is frozen or computes its fields."""
-    other = copy.copy(value)
-    for field in dataclasses.fields(value):
-        if hasattr(value, field.name):
-            object.__setattr__(other, field.name, _moved(getattr(value, field.name), move, known))
     return other

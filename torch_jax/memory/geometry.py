@@ -231,7 +231,12 @@ def plan(base: Shape, size: Shape, stride: Shape, offset: int) -> Lens:
         span = 1 + sum((n - 1) * s for n, s, _ in dims)
         part = Reshape((total,)), Slice((offset,), (span,), (1,))
         return (*_tidy(base, part), Gather(tuple(size), tuple(stride)))
-    return _tidy(base, (*found, *_arrange(dims, size)))
+    # axes in memory order are brought to the view's axes, expanded ones broadcast
+    axes = [axis for _, _, axis in dims]
+    order = tuple(axes.index(axis) for axis in sorted(axes))
+    kept = tuple(n if i in axes else 1 for i, n in enumerate(size))
+    lengths = Reshape(tuple(n for n, _, _ in dims))
+    return _tidy(base, (*found, lengths, Permute(order), Broadcast(kept, tuple(size))))
 
 
 def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
@@ -376,14 +381,6 @@ def _cut(shape: list[int], groups, starts) -> list[Step]:
     shape = [x for n, step, group in rest for x in ((n, step) if group else (n,))]
     inner = [g for n, _, group in rest for g in (([(n, 1)], group) if group else ([(n, 1)],))]
     return [*done, Reshape(tuple(shape)), *_cut(shape, inner, [0] * len(shape))]
-
-
-def _arrange(dims, size: Shape) -> list[Step]:
-    """Bring axes in memory order to the view's axes, expanded ones broadcast."""
-    axes = [axis for _, _, axis in dims]
-    order = tuple(axes.index(axis) for axis in sorted(axes))
-    kept = tuple(n if i in axes else 1 for i, n in enumerate(size))
-    return [Reshape(tuple(n for n, _, _ in dims)), Permute(order), Broadcast(kept, tuple(size))]
 
 
 def _tidy(base: Shape, steps: Lens) -> Lens:

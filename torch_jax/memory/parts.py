@@ -116,20 +116,16 @@ def _pieces(box: Box, memory: jax.Array) -> Iterator[Piece]:
                 slice(low - first, high - first)
                 for (low, high), (first, _) in zip(common, bounds, strict=True)
             )
-            yield Piece(inside, _in_tensor(box, common), arrays)
+            pairs = zip(common, box.starts, strict=True)
+            found = [slice(low - start, high - start) for (low, high), start in pairs]
+            at = tuple(slice(0, 1) if axis is None else found[axis] for axis in box.along)
+            yield Piece(inside, at, arrays)
 
 
 def _is_here(box: Box, memory: jax.Array) -> bool:
     """Return whether this process has all elements of a box."""
     sizes = [math.prod(s.stop - s.start for s in piece.inside) for piece in _pieces(box, memory)]
     return sum(sizes) == math.prod(box.lengths)
-
-
-def _in_tensor(box: Box, bounds: Sequence[tuple[int, int]]) -> Slices:
-    """Return bounds in a memory as slices of the tensor."""
-    pairs = zip(bounds, box.starts, strict=True)
-    found = [slice(low - start, high - start) for (low, high), start in pairs]
-    return tuple(slice(0, 1) if at is None else found[at] for at in box.along)
 
 
 def _covers(inside: Slices, shape: Sequence[int]) -> bool:

@@ -257,7 +257,13 @@ def on_one_mesh(memories: Sequence[Any]) -> list[Any] | None:
     """Copy the memories that are bound to one device to the mesh of the others; None: no need."""
     shardings = [s for s in map(sharding_of, memories) if isinstance(s, NamedSharding)]
     bound = [at for at, memory in enumerate(memories) if is_bound(memory)]
-    refuse_two(shardings)
+    meshes: dict[Any, tuple] = {s.mesh: tuple(s.mesh.devices.flat) for s in shardings}
+    if len(set(meshes.values())) > 1:  # different devices, or the same in another order
+        named_ = " and ".join(map(describe, meshes))
+        raise RuntimeError(
+            f"tensors of one operator are sharded over different meshes: {named_}. Move one of "
+            "them: x = torch_jax.shard(x, mesh, spec)"
+        )
     if not (shardings and bound):
         return None
     found = list(memories)
@@ -271,17 +277,6 @@ def is_bound(memory: Any) -> bool:
     if isinstance(memory, jax.core.Tracer) or sharding_of(memory) is not None:
         return False
     return getattr(memory, "committed", False) is True
-
-
-def refuse_two(shardings: Sequence[Any]) -> None:
-    """Raise where shardings are over different devices, or over the same in another order."""
-    meshes = {s.mesh: tuple(s.mesh.devices.flat) for s in shardings}
-    if len(set(meshes.values())) > 1:
-        named_ = " and ".join(map(describe, meshes))
-        raise RuntimeError(
-            f"tensors of one operator are sharded over different meshes: {named_}. Move one of "
-            "them: x = torch_jax.shard(x, mesh, spec)"
-        )
 
 
 def follow(made: Any, model: Any) -> None:

@@ -78,7 +78,12 @@ def seen(tensor: torch.Tensor) -> torch.Tensor:
     memory: Any = tensor.untyped_storage()
     held = memory.__dict__.get("host")
     if held is None or "array" in memory.__dict__:
-        held = _of_array(tensor, memory)
+        if storage.is_jax_storage(memory):
+            held = as_tensor(_array(memory))
+        elif tensor.dim() == 0 and tensor.device.type == "cpu":
+            held = tensor
+        else:
+            raise Elsewhere
     if (
         tensor.size() == held.shape
         and tensor.is_contiguous()
@@ -122,14 +127,6 @@ def _owned(memory: Any) -> torch.Tensor:
                 memory.host = copy
                 del memory.array
     return held
-
-
-def _of_array(tensor: torch.Tensor, memory: Any) -> torch.Tensor:
-    if storage.is_jax_storage(memory):
-        return as_tensor(_array(memory))
-    if tensor.dim() == 0 and tensor.device.type == "cpu":
-        return tensor
-    raise Elsewhere
 
 
 def _array(memory: Any) -> Any:

@@ -65,11 +65,6 @@ def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
     return tensor
 
 
-def storage_of(array: jax.Array) -> torch.UntypedStorage:
-    """Return a new storage whose memory is ``array``."""
-    return wrap(array).untyped_storage()
-
-
 def is_jax(tensor: torch.Tensor) -> bool:
     """Return whether the tensor lives on device ``jax``."""
     return is_jax_storage(tensor.untyped_storage())
