@@ -151,19 +151,14 @@ def resolve(target: Any) -> tuple[Any, ...]:
     if isinstance(target, torch._ops.OpOverloadPacket):
         target = target._qualified_op_name
     if isinstance(target, str):
-        return _functional_overloads(target)
+        found = variants.named(target)
+        if not found:
+            raise ValueError(f"torch {torch.__version__} has no operator {target!r}")
+        functional = tuple(op for op in found if not op._schema.is_mutable)
+        return functional or tuple(found)  # derived ones follow
     if not callable(target) or isinstance(target, type):
         raise TypeError(f"an override is of an operator or a function, not of {target!r}")
     return (_originals.get(target, target),)
-
-
-def _functional_overloads(name: str) -> tuple[Any, ...]:
-    """Return the overloads named by ``"aten::relu"``, ``"add.Tensor"``; derived ones follow."""
-    found = variants.named(name)
-    functional = tuple(op for op in found if not op._schema.is_mutable)
-    if not found:
-        raise ValueError(f"torch {torch.__version__} has no operator {name!r}")
-    return functional or tuple(found)
 
 
 def _is_operator(target: Any) -> bool:

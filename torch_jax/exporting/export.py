@@ -123,7 +123,11 @@ def export(
     hooks.install()  # a step of an optimizer is heard of, and refused
     if not isinstance(args, tuple | list):
         raise TypeError(f"args is a tuple of arguments, (x,), not a {type(args).__name__}")
-    args, kwargs, platforms = tuple(args), dict(kwargs or {}), _platforms(platforms)
+    platforms = (platforms,) if isinstance(platforms, str) else tuple(platforms or ()) or None
+    known = (*PLATFORMS, "rocm")
+    if unknown := [name for name in platforms or () if name not in known]:
+        raise ValueError(f"platforms are of {known}, not {unknown[0]!r}")
+    args, kwargs = tuple(args), dict(kwargs or {})
     if isinstance(model, torch.export.ExportedProgram):
         if args or kwargs or dynamic_shapes is not None:
             raise TypeError("an ExportedProgram has its arguments and shapes already: give none")
@@ -150,14 +154,6 @@ def export(
 
     weights = {name: border.users_array(tensor) for name, tensor in tensors.items()}
     return _export(program, weights, arguments, platforms)
-
-
-def _platforms(names: Any) -> tuple[str, ...] | None:
-    names = (names,) if isinstance(names, str) else tuple(names or ())
-    known = (*PLATFORMS, "rocm")
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"platforms are of {known}, not {unknown[0]!r}")
-    return names or None
 
 
 class _Arguments:

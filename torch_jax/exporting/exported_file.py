@@ -176,7 +176,16 @@ def load(source: str | os.PathLike | bytes) -> Exported:
             raise ValueError("the weights are beside the file: load it by its path")
         content = _beside(Path(file), beside)
     weights = _read_safetensors(content, where if beside is None else beside)
-    exported = Exported(_deserialized(program, header, where), weights, header)
+    try:
+        parsed = jax_export.deserialize(bytearray(program))
+    except ImportError:
+        raise _no_flatbuffers() from None
+    except Exception as error:
+        raise ValueError(
+            f"the program of {where}, made with jax {header.get('jax')}, cannot be read by jax "
+            f"{jax.__version__}: {error}"
+        ) from error
+    exported = Exported(parsed, weights, header)
     _check_weights(exported, where)
     return exported
 
@@ -246,18 +255,6 @@ def _no_flatbuffers() -> ImportError:
         "exported files need flatbuffers, which JAX does not bring along: pip install flatbuffers, "
         'or pip install "torch_jax[export]"'
     )
-
-
-def _deserialized(program: bytes, header: dict[str, Any], where: str) -> jax_export.Exported:
-    try:
-        return jax_export.deserialize(bytearray(program))
-    except ImportError:
-        raise _no_flatbuffers() from None
-    except Exception as error:
-        raise ValueError(
-            f"the program of {where}, made with jax {header.get('jax')}, cannot be read by jax "
-            f"{jax.__version__}: {error}"
-        ) from error
 
 
 def _check_weights(exported: Exported, where: str) -> None:

@@ -58,7 +58,12 @@ class Tree:
         structure: Any
         found, structure = jax.tree_util.tree_flatten_with_path(state)
         self._structure = structure
-        numbers = _short_names(list(_hyperparameters(state)))
+        paths = list(_hyperparameters(state))
+        given = [path[-1].key for path in paths]
+        numbers = {  # their names in groups: short ones, paths where one occurs twice
+            path: _named(path)[0] if given.count(name) > 1 else in_groups(name)
+            for path, name in zip(paths, given, strict=True)
+        }
         self.leaves = [  # in the order of JAX
             Leaf(*_named(path), numbers.get(path), spec, algorithm)
             for (path, _), spec, algorithm in zip(found, plain, random, strict=True)
@@ -137,15 +142,6 @@ def _hyperparameters(state: Any, at: tuple = ()) -> Iterator[tuple]:
 
 def _is_injected(node: Any) -> bool:
     return all(hasattr(node, name) for name in ("hyperparams", "inner_state"))
-
-
-def _short_names(paths: list[tuple]) -> dict[tuple, str]:
-    """Return the names of hyperparameters in groups: short ones, paths where one occurs twice."""
-    names = [path[-1].key for path in paths]
-    return {
-        path: _named(path)[0] if names.count(name) > 1 else in_groups(name)
-        for path, name in zip(paths, names, strict=True)
-    }
 
 
 def in_groups(name: str) -> str:

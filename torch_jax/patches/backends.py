@@ -24,18 +24,13 @@ def _patch_threads(original: Any, *args: Any, **kwargs: Any) -> Any:
     not ended; where a collective waits for one of those, and the launch has its thread, none of
     them ends, and XLA aborts the process after 40 seconds. XLA makes ``NPROC`` threads or more.
     """
-    devices = kwargs.get("num_devices") or _forced_devices()
+    flag = r"--xla_force_host_platform_device_count=(\d+)"
+    forced = re.findall(flag, os.environ.get("XLA_FLAGS", ""))
+    devices = kwargs.get("num_devices") or int([1, *forced][-1])
     if devices == 1:
         return original(*args, **kwargs)
     with _at_least("NPROC", THREADS_OF_A_CPU_DEVICE * devices):
         return original(*args, **kwargs)
-
-
-def _forced_devices() -> int:
-    """Return how many devices ``XLA_FLAGS`` makes of the CPU."""
-    flag = r"--xla_force_host_platform_device_count=(\d+)"
-    counts = re.findall(flag, os.environ.get("XLA_FLAGS", ""))
-    return int(counts[-1]) if counts else 1
 
 
 @contextlib.contextmanager

@@ -99,18 +99,13 @@ def _break_at_generators(handlers: Any) -> Callable[[], None]:
 @around("torch._TorchCompileInductorWrapper.__call__", "torch._dynamo")
 def _patch_default_backend(original: Any, self: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
     """``torch.compile`` without a backend takes inductor, which does not know the device."""
-    if not _concerns(graph, inputs):
+    held = (*graph.parameters(), *graph.buffers())
+    made = [node.meta.get("example_value") for node in graph.graph.nodes]
+    if not any(
+        isinstance(value, torch.Tensor) and value.device.type == pytorch.DEVICE_TYPE
+        for value in pytree.tree_leaves([*inputs, *held, *made])
+    ):
         return original(self, graph, inputs, **kwargs)
     from torch_jax.graphs import backend
 
     return backend.in_place_of_inductor(graph, inputs)
-
-
-def _concerns(graph: Any, inputs: Any) -> bool:
-    """Return whether a graph of Dynamo's has tensors on device jax: given, held, or made in it."""
-    held = (*graph.parameters(), *graph.buffers())
-    made = [node.meta.get("example_value") for node in graph.graph.nodes]
-    return any(
-        isinstance(value, torch.Tensor) and value.device.type == pytorch.DEVICE_TYPE
-        for value in pytree.tree_leaves([*inputs, *held, *made])
-    )

@@ -43,20 +43,6 @@ def model(config: str | Path | Mapping[str, Any]) -> Model:
     80
     """
     known = _read(config)
-    _refuse_others(known)
-    known.setdefault("num_key_value_heads", known.get("num_attention_heads"))
-    found = {name: known[name] for name in Model._fields if known.get(name) is not None}
-    needed = (name for name in Model._fields if name not in Model._field_defaults)
-    if missing := [name for name in needed if name not in found]:
-        raise ValueError(f"the config of a Llama says {', '.join(missing)}, and {config} does not")
-    for name, n in found.items():
-        if name != "tie_word_embeddings" and (type(n) is not int or n < (name != "head_dim")):
-            raise ValueError(f"{name} of the config is a whole number from 1, not {n!r}")
-    return Model(**found)
-
-
-def _refuse_others(known: Mapping[str, Any]) -> None:
-    """Raise if a config is of a model with layers of other sizes."""
     kind = known.get("model_type", "llama")
     experts = [f"{n}={v}" for n, v in known.items() if "experts" in n and type(v) is int and v > 1]
     if experts:
@@ -69,6 +55,15 @@ def _refuse_others(known: Mapping[str, Any]) -> None:
             f"model_type {kind!r} is none of {', '.join(FAMILY)}: plan knows decoders with a gated "
             "MLP. `check` compiles any training script"
         )
+    known.setdefault("num_key_value_heads", known.get("num_attention_heads"))
+    found = {name: known[name] for name in Model._fields if known.get(name) is not None}
+    needed = (name for name in Model._fields if name not in Model._field_defaults)
+    if missing := [name for name in needed if name not in found]:
+        raise ValueError(f"the config of a Llama says {', '.join(missing)}, and {config} does not")
+    for name, n in found.items():
+        if name != "tie_word_embeddings" and (type(n) is not int or n < (name != "head_dim")):
+            raise ValueError(f"{name} of the config is a whole number from 1, not {n!r}")
+    return Model(**found)
 
 
 def _read(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,12 @@ def answer(given: argparse.Namespace) -> int:
 
     Return 0 if all programs compile and fit, else 1, or the status of a script that failed.
     """
-    program = script.named(_sorted(given))
+    rest = given.module or given.script
+    if given.target is None and rest:  # the command's options may come after the script
+        own = argparse.ArgumentParser(add_help=False)
+        _add_own(own)
+        _, rest[1:] = own.parse_known_args(rest[1:], given)
+    program = script.named(given)
     if not program:
         return 2
     if not given.target:
@@ -59,16 +64,6 @@ def answer(given: argparse.Namespace) -> int:
     if given.json:
         Path(given.json).write_text(json.dumps(report, indent=1))
     return status or (0 if report["fits"] else 1)
-
-
-def _sorted(given: argparse.Namespace) -> argparse.Namespace:
-    """Take the command's options from behind the script if none are given before it."""
-    rest = given.module or given.script
-    if given.target is None and rest:
-        own = argparse.ArgumentParser(add_help=False)
-        _add_own(own)
-        _, rest[1:] = own.parse_known_args(rest[1:], given)
-    return given
 
 
 class _Enough(BaseException):
