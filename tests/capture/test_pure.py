@@ -104,6 +104,17 @@ def test_a_part_that_is_returned_is_given_by_value():
     assert len(runs) == 1
 
 
+def test_results_that_share_memory_share_it_in_later_calls():
+    function, runs = counted(lambda x: (lambda y: (y[0], y, y[0:2]))(x * 2))
+    with config.temporarily("jit_check_every", 0):
+        for _ in range(3):
+            row, whole, rows = function(ones(3, 2))
+            rows.add_(1)
+            row.mul_(2)
+            assert whole.tolist() == [[6, 6], [3, 3], [2, 2]]
+    assert len(runs) == 1
+
+
 def test_parts_that_overlap_are_given_by_value_together():
     """Inputs and targets of a language model are two windows on one text."""
     text, (function, runs) = torch.arange(20.0, device="jax"), counted(lambda x, y: (x * y, y))

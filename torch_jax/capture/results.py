@@ -165,10 +165,9 @@ class Call:
         if memory is None and leaf.is_whole:
             tensor = storage.wrap(array, leaf.form.dtype)
         else:
-            memory = storage.wrap(array).untyped_storage() if memory is None else memory
-            tensor = leaf.form.over(memory)
-        if memory is None:
-            self._storages[leaf.output] = tensor.untyped_storage()
+            over = storage.wrap(array).untyped_storage() if memory is None else memory
+            tensor = leaf.form.over(over)
+        self._storages.setdefault(leaf.output, tensor.untyped_storage())
         if leaf.is_spent:
             with torch.enable_grad():
                 tensor, _ = _spent()(tensor, _ANCHOR)
