@@ -51,8 +51,9 @@ def main() -> None:
     torch.set_num_threads(1)
     if "unused" not in sys.argv:
         checkpoint.waking = SimpleNamespace(is_awake=lambda: True)
-        pieces = {"write_items": lambda *_: [], "piece_of": lambda *_: None}
-        checkpoint._pieces = lambda: SimpleNamespace(**pieces)  # no tensor is over a mesh
+        of = checkpoint._of
+        pieces = SimpleNamespace(write_items=lambda *_: [], piece_of=lambda *_: None)
+        checkpoint._of = lambda what: pieces if what == "pieces" else of(what)  # of no mesh
     chance, step, kills = random.Random(0), 0, 30
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
