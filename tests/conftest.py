@@ -52,7 +52,7 @@ pytest_plugins = ["tests.support.ledger", "tests.support.selected"]
 
 @pytest.fixture(autouse=True, scope="module")
 def _a_file_begins_as_a_process_does() -> None:
-    """Forget what tests of other files have compiled and counted, so that their order is all one.
+    """Forget what tests of other files have compiled, counted and put on meshes: in any order.
 
     Tests about what is remembered ask for this each: :func:`nothing_is_remembered`.
     What stays is left out of later garbage collections: after some thousand tests each would look
@@ -90,16 +90,14 @@ def eager_by_xla() -> Iterator[None]:
 
 
 @pytest.fixture
-def compiled_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def compiled_later() -> Iterator[None]:
     """Have recorded graphs run one by one at first, as a user's do where JAX is on the CPU.
 
-    Not so in a process that has used a mesh, as tests before this one may have. The next test does
-    not hear of programs that are still being compiled.
+    The next test does not hear of programs that are still being compiled.
     """
     from torch_jax import config
     from torch_jax.compiler.worker import WORKER
 
-    monkeypatch.setattr("torch_jax.memory.sharding.Use.begun", False)
     with config.temporarily("compiled_from_run", 3):
         yield
     WORKER.submit(len, ((),)).wait()
@@ -108,8 +106,10 @@ def compiled_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _forget() -> None:
     if "torch_jax.core.waking" in sys.modules and sys.modules["torch_jax.core.waking"].is_awake():
         from torch_jax import config
+        from torch_jax.memory import sharding
         from torch_jax.observe import metrics
 
+        sharding.Use.begun = False
         config.forget()
         metrics.reset_metrics()
     if "torch._dynamo" in sys.modules:

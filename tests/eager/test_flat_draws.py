@@ -88,9 +88,8 @@ def test_an_error_is_that_of_the_call():
     assert torch.equal(torch.rand(7, generator=generator, device="jax")[:5], first)
 
 
-def test_a_transformer_of_many_lengths_compiles_for_few(monkeypatch):
+def test_a_transformer_of_many_lengths_compiles_for_few():
     """In training, with dropout in attention, too: only numbers are drawn by programs."""
-    monkeypatch.setattr("torch_jax.memory.sharding.Use.begun", False)
     layer, made = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).to("jax"), []
     step = torch_jax.jit(lambda x: layer(x).sum())
     with config.temporarily("compiled_from_run", 3):
