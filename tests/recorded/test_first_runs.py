@@ -402,6 +402,23 @@ def test_code_whose_sizes_are_in_its_data_compiles_little():
     assert compiled.explain().programs.made <= 2
 
 
+def test_code_whose_sizes_are_in_its_data_traces_as_little():
+    """Sizes that come again run at once, too, until the programs so far have been worth it."""
+
+    def chosen(x):
+        return ((x[x > 0] * 2).exp() + 1).log().sum()
+
+    compiled, counts = torch_jax.jit(chosen), []
+    traced = mock.Mock(wraps=bodies._traced)
+    with mock.patch.object(bodies, "_traced", traced):
+        for n in [3, 4, 5, 6] * 3:
+            x = torch.where(torch.arange(8) < n, 0.5, -1.0)
+            assert_same(compiled(x.to("jax")), chosen(x))
+            counts.append(traced.call_count)
+    # the first part, and the second of one size
+    assert 0 < counts[-1] == counts[4]
+
+
 def test_a_kind_of_pure_call_is_compiled_when_it_comes_again():
     compiled = torch_jax.jit(lambda x: (x * 2).cumsum(0), pure=True)
     programs = []

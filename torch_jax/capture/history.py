@@ -18,8 +18,9 @@ from torch_jax.budgets import (
 )
 from torch_jax.core import compilations, log
 from torch_jax.core.compilations import NOTHING, Counts
+from torch_jax.core.node import Node
 from torch_jax.recorded.path import State
-from torch_jax.recorded.program import Listener
+from torch_jax.recorded.program import Listener, Program
 
 
 class Explanation(NamedTuple):
@@ -79,23 +80,28 @@ class History(Listener):
         self.now = Explanation(name, 0, NOTHING, 0, NOTHING, (), 0, 0, 0, ())
         self._graphs: list[int] = []
         self._last: list[int] = []
-        self._alike = self._reruns = 0
+        self._alike = self._reruns = self._begun = 0
         self._begin = self._python = self._first = 0.0
         _histories.add(self)
 
     def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
         if not self._graphs:
             self._python += time.perf_counter() - self._begin
+
+    def after(self, state: State, nodes: list[Node], program: Program | None) -> None:
         self._graphs.append(id(state))
 
-    def pays(self, is_early: bool) -> bool:
-        """Return whether to compile one more graph, where its operators can run without.
+    def begins(self, is_early: bool = False) -> bool:
+        """Return whether to record one more graph, where its operators can run at once.
 
-        Code that looks at values may have other sizes at each call: each of its programs has to be
-        found in some runs before there is another.
+        Code that looks at values may have other sizes at each call: as many are traced and compiled
+        as the runs that found a program have been worth.
         """
-        looks = is_early or len(self._graphs) > 1
-        return not looks or self.hits >= RUNS_TO_PAY_FOR_A_PROGRAM * self.programs
+        looks = is_early or self._graphs or len(self._last) > 1
+        if looks and self.hits < RUNS_TO_PAY_FOR_A_PROGRAM * self._begun:
+            return False
+        self._begun += 1
+        return True
 
     @contextlib.contextmanager
     def recorded_call(self) -> Iterator[None]:

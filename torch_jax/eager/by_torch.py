@@ -111,7 +111,7 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
 def by_xla_or_at_once(op: Any, call: Call, by_xla: Call, args: tuple, kwargs: dict) -> Any:
     """Run ``by_xla``, which may record; or ``call``, where a recording runs operators at once."""
     recorder: Any = ACTIVE.recorder if ACTIVE.tracer is None else None
-    may_pass = recorder is not None and (recorder.recording.at_once or recorder.least)
+    may_pass = recorder is not None and (recorder.recording.at_once is not False or recorder.least)
     if not (may_pass and recorder.passes(op, args, kwargs)):
         return by_xla(*args, **kwargs)
     with unrecorded():

@@ -126,8 +126,8 @@ class State:
 
 
 ROOT = State(None, None)
-# Operators that have run at once, with the forms of their arguments: hashes.
-MET: set[int] = set()
+# Operators that have run at once, hashes with the forms of arguments; whether they were then traced.
+MET: dict[int, bool] = {}
 
 
 class Step(NamedTuple):

@@ -47,7 +47,7 @@ class Listener:
     where = "a function under torch_jax.jit"  # for errors
     is_differentiable = True  # whether gradients may be left in tensors that the code finds
     options: dict[str, Any] = {}  # of XLA's compiler, beside those of all programs
-    programs = hits = 0  # that were compiled, and runs that found one
+    hits = 0  # the runs that found a program
 
     def __init__(self, name: str = "", takes_checks: bool = False) -> None:
         self.name, self.takes_checks = name, takes_checks
@@ -65,8 +65,8 @@ class Listener:
         """Return whether a check of indices holds for the arrays so far; None where it may."""
         return check.holds(arrays, integers)
 
-    def pays(self, is_early: bool) -> bool:
-        """Return whether to compile one more graph, which ends early if a value is looked at."""
+    def begins(self, is_early: bool = False) -> bool:
+        """Return whether to record one more graph, which ends early if a value is looked at."""
         return True
 
     def may_take(self, arrays: list[Any], dead: frozenset[int]) -> frozenset[int]:

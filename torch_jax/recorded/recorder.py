@@ -56,11 +56,13 @@ class Recording:
         # the results, and the Python numbers and the arrays that this run is given.
         self.log: list[tuple[State, tuple, list, tuple]] = [(ROOT, (), [], ())]
         self.leaves: dict[int, int] = {}  # the codes of arrays in keys, by their id
-        self.at_once = False  # whether operators run when they are called, from here on
+        # whether operators run when they are called, from here on; None before the first
+        self.at_once: bool | None = None
         self.passed = 0  # of these, those that take tensors: others make what a graph is given
         self._error: Exception | None = None
         self._running = threading.RLock()
         self.is_beginning = False  # of a new graph, so that its operators run one by one
+        self._may_begin = False  # a new graph; asked once
         self._is_over = self._is_early = False
 
     @property
@@ -136,12 +138,12 @@ class Recording:
             return None
         state.runs += 1
         listener = self.recorder.listener
+        if state.runs == 1 and compile_nothing() and not self.begins():
+            state.runs = 0
+            return None
         # where values are looked at Python decides by them, and may never come this way again
-        if not state.programs:
-            if state.runs < max(self.first_compiled() - 1, 1 + self._is_early):
-                return None
-            if compile_nothing() and not listener.pays(self._is_early):
-                return None
+        if not state.programs and state.runs < max(self.first_compiled() - 1, 1 + self._is_early):
+            return None
         program, is_new = program_for(state, nodes, given, not self.recorder.is_patient, listener)
         if is_new:
             report = functools.partial(COUNTS.compiled, explain(state, program))
@@ -150,7 +152,6 @@ class Recording:
             else:
                 report(program.compile(given))
             path.keep(state, program)
-            listener.programs += 1
         if state.runs < program.from_run:
             return None
         if not is_new:
@@ -158,6 +159,11 @@ class Recording:
             listener.hits += 1
         program.wait()
         return program
+
+    def begins(self) -> bool:
+        """Return whether to record a graph that is new, for which operators may be traced."""
+        self._may_begin = self._may_begin or self.recorder.listener.begins(self._is_early)
+        return self._may_begin
 
     def first_compiled(self) -> int:
         """Return the first run of a graph that is compiled: 1 where single operators would be."""
@@ -268,18 +274,26 @@ class Recorder:
                 self.flush()
             if not self.recording.operators:
                 self._beginnings.add(call)
-        if self.recording.at_once:
+        recording = self.recording
+        if recording.at_once:
             self._remember(call, args)
-        return self.recording.at_once
+        elif recording.at_once is None:  # asked before operands become arrays
+            recording.at_once = False
+            known = op.namespace == "aten" and MET.get(call) is False
+            return known and self.begins_at_once(op, args, kwargs)
+        return recording.at_once
 
     def begins_at_once(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Return whether an operator without an entry runs at once, as all behind it then do."""
-        call, is_late = _call(op, args, kwargs), self.recording.first_compiled() > 2
+        recording, is_late = self.recording, self.recording.first_compiled() > 2
         is_whole = self.listener.takes_checks or absent.is_chosen()
-        runs_new = is_late and compile_nothing() and not is_whole
-        if call in MET or not runs_new:
+        if not (is_late and compile_nothing()) or is_whole:
             return False
-        self.recording.is_beginning = True
+        call = _call(op, args, kwargs)
+        if call in MET and recording.begins():
+            MET[call] = True
+            return False
+        recording.is_beginning = True
         self.flush()
         self.recording.at_once = True
         self._remember(call, args)
@@ -289,7 +303,7 @@ class Recorder:
         """Remember an operator that runs at once."""
         if len(MET) >= PLACES_REMEMBERED:
             MET.clear()
-        MET.add(call)
+        MET.setdefault(call, False)
         self.recording.passed += next(iter(tensors_in(args)), None) is not None
         if self.recording.operators == self.most > 0:
             self._cut()
