@@ -126,7 +126,7 @@ class State:
 
 
 ROOT = State(None, None)
-# Operators that have run at once, hashes with the forms of arguments; whether they were then traced.
+# Operators that have run at once, with the forms of arguments: hashes; and whether one was traced.
 MET: dict[int, bool] = {}
 
 

@@ -61,7 +61,6 @@ class Recording:
         self.passed = 0  # of these, those that take tensors: others make what a graph is given
         self._error: Exception | None = None
         self._running = threading.RLock()
-        self.is_beginning = False  # of a new graph, so that its operators run one by one
         self._may_begin = False  # a new graph; asked once
         self._is_over = self._is_early = False
 
@@ -134,7 +133,7 @@ class Recording:
         It is compiled on another thread in the run before the first that takes it. That run is
         fixed beforehand, so that results are no matter of a thread's speed.
         """
-        if self.is_beginning:
+        if self.at_once:  # it ends where a new graph begins
             return None
         state.runs += 1
         listener = self.recorder.listener
@@ -293,7 +292,7 @@ class Recorder:
         if call in MET and recording.begins():
             MET[call] = True
             return False
-        recording.is_beginning = True
+        recording.at_once = True
         self.flush()
         self.recording.at_once = True
         self._remember(call, args)
