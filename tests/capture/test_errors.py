@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from torch import distributions as D
 from torch import nn
 
 import torch_jax
@@ -65,6 +66,31 @@ def test_distributions_are_checked_in_programs(compiled, monkeypatch):
         kind = torch_jax.jit(lambda x: density(-x, x))
         with pytest.raises(ValueError, match="found invalid values"):
             kind(good)
+
+
+CHECKED = {  # a density, arguments that it refuses, and the part of the error
+    "bounds": (
+        lambda n, x: D.Independent(D.Binomial(n, probs=n / 4), 1).log_prob(x),
+        lambda x: (x, x * 2),
+        "value .*IntegerInterval.lower_bound=0, upper_bound=Tensor of shape .3,..",
+    ),
+    "matrices": (
+        lambda n, x: D.MultivariateNormal(x, torch.diag(n)).log_prob(x * 2),
+        lambda x: (-x, x),
+        "parameter covariance_matrix .*PositiveDefinite..",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("error:.*cannot skip its Python")
+@pytest.mark.parametrize("density, refused, sentence", CHECKED.values(), ids=CHECKED)
+def test_checks_of_distributions_look_at_no_value(density, refused, sentence, monkeypatch):
+    monkeypatch.setattr(D.Distribution, "_validate_args", True)
+    run, x = pure(lambda *given: density(*given)), ones(3)
+    for _ in range(3):
+        assert_same(run(x, x), density(x.cpu(), x.cpu()))
+    with pytest.raises(ValueError, match=sentence):
+        run(*refused(x)).cpu()
 
 
 @torch.jit.script

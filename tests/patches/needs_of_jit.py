@@ -41,6 +41,13 @@ def distributions_look_at_no_value() -> bool:
     return density(ones(2)).shape == (2,)
 
 
+@need("torch.distributions.constraints._PositiveDefinite.check")
+def matrices_are_checked_with_no_look_at_a_value() -> bool:
+    from torch.distributions.constraints import positive_definite
+
+    return torch_jax.jit(positive_definite.check, pure=True)(ones(2, 2)).shape == ()
+
+
 @need("torch.manual_seed")
 def seeds_are_set_by_each_call() -> bool:
     def seed(x: torch.Tensor) -> torch.Tensor:

@@ -147,8 +147,7 @@ def _number_in(value: Any) -> Number | None:
 
 def given(value: Any) -> GivenNumber:
     """Return for a recording the number that a kernel gets, a ``Number`` or a bare ``SymFloat``."""
-    number = _number_in(value)
-    if number is None:
+    if (number := _number_in(value)) is None:
         raise TypeError(f"{value!r} is a symbolic number of another program")
     found = GivenNumber(number.value)
     found.slot = number.slot

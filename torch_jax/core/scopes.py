@@ -68,8 +68,7 @@ class Scopes:
 
     def leave(self, value: Any = None) -> None:
         """Close the scope of ``value`` that the frame above the caller opened."""
-        scope = self._find(value, id(sys._getframe(2)))
-        if scope is None:
+        if (scope := self._find(value, id(sys._getframe(2)))) is None:
             return
         scope.is_open = False  # contexts that this one cannot write to may hold the scope too
         self._current.set(tuple(s for s in self._current.get() if s.is_open))

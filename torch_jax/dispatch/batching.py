@@ -91,8 +91,7 @@ def _register(library: Any, op: Any, rule: Rule) -> None:
 
 def _rule(op: Any) -> Rule | None:
     """Return the rule of an operator that has a kernel, None where PyTorch's way is kept."""
-    kernel = ladder.kernel_in_table(op)
-    if kernel is None:
+    if (kernel := ladder.kernel_in_table(op)) is None:
         return None
     lowering = kernel.lowering
     draws = lowering.random and not lowering.drawn_if  # by its choice attention has none here
@@ -126,8 +125,7 @@ def _in_place(op: Any) -> Rule:
 
     @functools.cache
     def derived() -> Rule:
-        functional = variants.functional_of(op)
-        if functional is None:
+        if (functional := variants.functional_of(op)) is None:
             raise _LoopInstead
         return ladder.derived(op, functools.partial(_functional, functional))
 
@@ -163,7 +161,6 @@ def _composed(op: Any, *args: Any, **kwargs: Any) -> Any:
     try:
         return ladder.kernel_of(op)(*args, **kwargs)
     except RuntimeError as error:  # PyTorch's composites of an ``out=`` overload among them
-        decomposition = pytorch.decompositions().get(op)
-        if decomposition is None:
+        if (decomposition := pytorch.decompositions().get(op)) is None:
             raise _LoopInstead from error
         return decomposition(*args, **kwargs)

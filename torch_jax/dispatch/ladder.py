@@ -123,8 +123,7 @@ def kernel_in_table(op: Any) -> Kernel | None:
 
 def _first(rungs: list[tuple[str, Callable[[Any], Call | None]]], op: Any) -> Served | None:
     for name, find in rungs:
-        call = find(op)
-        if call is not None:
+        if (call := find(op)) is not None:
             return Served(name, call)
     return None
 
@@ -283,8 +282,7 @@ def _composed_in_place(op: Any, functional: Any) -> Call:
 
 
 def _decomposition(op: Any) -> Call | None:
-    decomposition = pytorch.decompositions().get(op)
-    if decomposition is None:
+    if (decomposition := pytorch.decompositions().get(op)) is None:
         return None
     return _at_once_on_cpu(op, cpu.unless_running(op, decomposition))
 
@@ -294,11 +292,7 @@ def _on_cpu(op: Any) -> Call | None:
 
 
 Rungs = list[tuple[str, Callable[[Any], Call | None]]]
-OWN: Rungs = [
-    ("table", _table),
-    ("kernel", _storage_kernel),
-    ("variant", _variant_of_table),
-]
+OWN: Rungs = [("table", _table), ("kernel", _storage_kernel), ("variant", _variant_of_table)]
 OTHERS: Rungs = [
     ("view", _view),
     ("composite", _composite),

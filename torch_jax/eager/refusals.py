@@ -69,8 +69,7 @@ def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -
 
 def of_cpu(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
     """Return the error that the CPU raises for a call, of the same values; None without one."""
-    theirs = twins.on_cpu(op)
-    if theirs is None:
+    if (theirs := twins.on_cpu(op)) is None:
         return None
     found = _tried(theirs, twins.by_name(theirs, args, kwargs), _copy)
     return described(found, op, args, kwargs) if isinstance(found, Exception) else None

@@ -148,8 +148,7 @@ def verdict(
     """
     answer: Exception = UNKNOWN
     for named in tries:
-        error = refusal(op, named)
-        if error is None:
+        if (error := refusal(op, named)) is None:
             return None
         if is_due(error, named):
             answer = error

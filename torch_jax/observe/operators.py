@@ -85,8 +85,7 @@ def find(name: str) -> list[Any]:
 
 def place(function: Any) -> str:
     """Return ``file:line`` of a function, or ''."""
-    code = getattr(function and inspect.unwrap(function), "__code__", None)
-    if code is None:
+    if (code := getattr(function and inspect.unwrap(function), "__code__", None)) is None:
         return ""
     root = Path(__file__).parent.parent.parent
     path = Path(code.co_filename)

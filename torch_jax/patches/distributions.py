@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from typing import Any
+
+import torch
+from torch.distributions.constraints import Constraint
 
 from torch_jax import config, target
 from torch_jax.core.active import ACTIVE
@@ -29,15 +33,34 @@ def _patch_validation(original: Any, valid: Any) -> Any:
     return True
 
 
+@around("torch.distributions.constraints._PositiveDefinite.check", AT_FIRST_USE)
+def _patch_positive_definite(original: Any, self: Any, value: Any) -> Any:
+    """Let no Python wait to learn whether matrices are symmetric, before they are factorized."""
+    if not is_jax_tensor(value) or value.shape[-2] != value.shape[-1]:
+        return original(self, value)
+    is_symmetric = torch.isclose(value, value.mT, atol=1e-6).all(-2).all(-1)
+    return is_symmetric & torch.linalg.cholesky_ex(value).info.eq(0)
+
+
 def _message(given: dict[str, Any]) -> str:
     """Return PyTorch's sentence, without the values."""
     shape, name = tuple(given["value"].shape), type(given["self"]).__name__
     if "constraint" in given:
         return (
             f"Expected parameter {given['param']} (Tensor of shape {shape}) of distribution {name} "
-            f"to satisfy the constraint {given['constraint']!r}"
+            f"to satisfy the constraint {_shown(given['constraint'])!r}"
         )
     return (
         f"Expected value argument (Tensor of shape {shape}) to be within the support "
-        f"({given['support']!r}) of the distribution {name}"
+        f"({_shown(given['support'])!r}) of the distribution {name}"
     )
+
+
+def _shown(part: Any) -> Any:
+    """Return a part of a constraint as it is written: a bound that is a tensor as its shape."""
+    if is_jax_tensor(part):
+        return f"Tensor of shape {tuple(part.shape)}"
+    if isinstance(part, Constraint):
+        part = copy.copy(part)
+        vars(part).update({name: _shown(value) for name, value in vars(part).items()})
+    return part

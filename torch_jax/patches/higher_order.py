@@ -21,8 +21,7 @@ def _follow_autocast(_defaults: Any) -> Callable[[], None]:
 
 def _serve(kernel: str, op: Any) -> Callable[[], None] | None:
     """Give a higher-order operator the kernel of that name."""
-    dense = pytorch.dense_kernel(op)
-    if dense is None:
+    if (dense := pytorch.dense_kernel(op)) is None:
         return None
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -89,8 +89,7 @@ def _raise_noted(engine: Any) -> Any:
                 with backward.around():
                     return super().run_backward(*args, **kwargs)
             except SystemError:  # the engine failed, and its error has been taken away
-                errors = _errors_of(noted)
-                if not errors:
+                if not (errors := _errors_of(noted)):
                     raise
                 raise errors.pop(0) from None  # the frame keeps none: errors keep the frame
             except RuntimeError as error:

@@ -141,8 +141,7 @@ def _graph_after(state: State) -> int:
 
 
 def _likeness(mine: State, sibling: State) -> tuple[bool, bool]:
-    other = _first_operator(sibling)
-    if other is None:
+    if (other := _first_operator(sibling)) is None:
         return False, False
     return mine.step.name == other.step.name, mine.step.line == other.step.line
 
@@ -156,14 +155,12 @@ def _call(state: Any) -> str:
 
 def _difference(fork: State, new: State, mine: State, sibling: State) -> str:
     """Say what a recording did differently, as a part of a sentence about its operator."""
-    other = _first_operator(sibling)
-    if other is None:
+    if (other := _first_operator(sibling)) is None:
         return "which no recording had come to"
     if mine.step.name != other.step.name:
         return f"where {_call(other)} was called"
     if mine.step.entry is not other.step.entry:
-        found = _of_keys(mine.step.entry.key, other.step.entry.key)
-        if found is not None:
+        if (found := _of_keys(mine.step.entry.key, other.step.entry.key)) is not None:
             return found
     if new.step is None and sibling.step is None:
         return f"whose argument is part of {_form(fork, new)}, was of {_form(fork, sibling)}"

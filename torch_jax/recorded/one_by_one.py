@@ -55,8 +55,7 @@ def make(entry: Any, maker: Any, memories: Sequence[Any]) -> list[Any]:
         return [absent.Absent(shape, dtype) for _, shape, dtype in maker.outs]
     call = entry.on_host if compile_nothing() else None
     if call is not None:
-        found = call(list(map(_form, memories)), maker.outs)
-        if found is not None:
+        if (found := call(list(map(_form, memories)), maker.outs)) is not None:
             return list(map(_as_array, found))
     with x64():
         return maker.run.call(*map(windows.operand, maker.of(memories)))
@@ -84,8 +83,7 @@ def _dying(steps: Sequence[Step], wanted: frozenset[int]) -> list[list[int]]:
 
 def _by_torch(step: Step, given: list[Any], gone: list[int]) -> list[torch.Tensor] | None:
     """Run an operator by PyTorch's CPU kernel, if any; it writes copies, or what no other takes."""
-    call = step.entry.on_host
-    if call is None:
+    if (call := step.entry.on_host) is None:
         return None
     memories = list(map(_as_tensor, step.sources, given))
     for slot in step.entry.slots:

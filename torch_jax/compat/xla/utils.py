@@ -33,8 +33,7 @@ def SampleGenerator(data: Any, sample_count: int) -> list[Any]:
 
 def getenv_as(name: str, type: Callable[[str], Any], defval: Any = None) -> Any:
     """Return a variable of the environment as a type; ``"1"`` and ``"true"`` are true."""
-    text = os.environ.get(name)
-    if text is None:
+    if (text := os.environ.get(name)) is None:
         return defval
     return text.lower() in ("1", "true") if type is bool else type(text)
 

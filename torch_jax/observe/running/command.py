@@ -26,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def answer(given: argparse.Namespace) -> int:
     """Run the script and print the report, on stderr; returns the script's exit status."""
-    program = script.named(given)
-    if not program:
+    if not (program := script.named(given)):
         return 2
     folder = tempfile.mkdtemp(prefix="torch_jax_run_")
     try:
