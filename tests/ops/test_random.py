@@ -291,6 +291,12 @@ def test_in_place_through_a_view():
     assert empty(n=0).normal_().shape == (0,)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_part_of_a_dirichlet_draw_is_less_than_one(dtype):
+    part = torch.ones(1, dtype=dtype)
+    assert torch._sample_dirichlet(part.to("jax")).item() == torch._sample_dirichlet(part).item()
+
+
 @pytest.mark.slow
 def test_gamma_gradient():
     a = torch.tensor([0.5, 2, 9], requires_grad=True)

@@ -317,10 +317,10 @@ def _standard_gamma_grad(self, output):
 
 @op("_sample_dirichlet", random=True, meta=False)
 def _sample_dirichlet(self, generator=None, *, key):
-    """Draw gammas that sum to 1, from logarithms so that small ones do not vanish."""
-    wide = opmath(self.dtype)
+    """Draw gammas that sum to 1, from logarithms so that small ones do not vanish; never 0 or 1."""
+    wide, limits = opmath(self.dtype), jnp.finfo(self.dtype)
     logs = jax.random.loggamma(key, self.astype(wide), dtype=wide)
-    x = jnp.maximum(jax.nn.softmax(logs, -1), jnp.finfo(self.dtype).tiny)
+    x = jnp.clip(jax.nn.softmax(logs, -1), limits.tiny, 1 - limits.epsneg)
     return x.astype(self.dtype)
 
 
