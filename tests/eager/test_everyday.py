@@ -235,6 +235,13 @@ def test_mixing_devices_is_refused_as_pytorch_does():
     assert (x * torch.tensor(2.0)).tolist() == [[2.0, 2.0], [2.0, 2.0]]  # zero-dim is allowed
 
 
+def test_a_number_of_the_cpu_is_not_written_by_the_device(eager_by_xla):
+    number = torch.tensor(2.0)
+    with pytest.raises(RuntimeError, match="same device.*jax:0 and cpu"):
+        number += torch.ones((), device="jax")
+    assert number.item() == 2
+
+
 def test_operators_return_before_they_have_run():
     x = torch.ones(600, 600, device="jax")
     x @ x  # compile

@@ -337,10 +337,10 @@ class Kernel:
         return entry
 
     def _refuse_host(self, args, kwargs) -> None:
-        """Raise for CPU tensors with dimensions where the lowering does not take them."""
+        """Raise for CPU tensors with dimensions, or written, that the lowering does not take."""
         for name, value in self.signature.named(args, kwargs).items():
             for tensor in tensors_in(value) if name not in self.lowering.host else ():
-                if not is_jax(tensor) and tensor.dim():
+                if not is_jax(tensor) and (tensor.dim() or name in self.signature.writes):
                     raise errors.same_device(self.op, tensor)
 
     def _verified(self, entry: Entry, arrays: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
