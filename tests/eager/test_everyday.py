@@ -235,10 +235,12 @@ def test_mixing_devices_is_refused_as_pytorch_does():
     assert (x * torch.tensor(2.0)).tolist() == [[2.0, 2.0], [2.0, 2.0]]  # zero-dim is allowed
 
 
-def test_a_number_of_the_cpu_is_not_written_by_the_device(eager_by_xla):
+@pytest.mark.parametrize("eager", ["torch", "xla"])
+def test_a_number_of_the_cpu_is_not_written_by_the_device(eager):
     number = torch.tensor(2.0)
-    with pytest.raises(RuntimeError, match="same device.*jax:0 and cpu"):
-        number += torch.ones((), device="jax")
+    with torch_jax.config.temporarily("eager_on_cpu", eager):
+        with pytest.raises(RuntimeError, match="same device.*jax:0 and cpu"):
+            number += torch.ones((), device="jax")
     assert number.item() == 2
 
 

@@ -117,7 +117,7 @@ def _holds(memory: Any, held: torch.Tensor) -> bool:
 
 def _owned(memory: Any) -> torch.Tensor:
     """Return the CPU tensor of a storage; an array is replaced by a copy first."""
-    while not _holds(memory, held := memory.__dict__.get("host")):
+    while (held := memory.__dict__.get("host")) is None or not _holds(memory, held):
         if not storage.is_jax_storage(memory):
             raise Elsewhere
         array = _array(memory)
