@@ -80,6 +80,17 @@ def test_integers(platform, monkeypatch, nothing_is_remembered):
         check(convolve, x, w, executor="jit", **options)
 
 
+def test_integers_of_a_transposed_volume():
+    x, w = torch.arange(36).view(1, 1, 4, 3, 3), torch.arange(120).view(1, 2, 3, 4, 5) % 7
+    check(lambda x, w: F.conv_transpose3d(x, w, None, 2, 1, 1), x, w)
+
+
+def test_a_group_sees_no_other():
+    x, w = leaf(2, 8, 6, 6), leaf(8, 2, 3, 3)
+    x.data[:, 2] = float("nan")
+    check(lambda x, w: F.conv2d(x, w, padding=1, groups=4), x, w)
+
+
 def test_complex():
     x, w = leaf(1, 2, 5, 5, dtype=torch.complex64), leaf(3, 2, 3, 3, dtype=torch.complex64)
     check(F.conv2d, x.detach(), w.detach())

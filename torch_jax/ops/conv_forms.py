@@ -68,14 +68,14 @@ def is_few(output: jax.Array) -> bool:
 def forward_by_patches(input: jax.Array, weight: jax.Array, groups: int) -> bool:
     """Return whether :func:`patches_forward` is the form of a convolution."""
     window = weight.shape[2:]
-    is_plain = groups == 1 and _is_plain(input) and is_small(window)
-    return is_plain and is_looped(input.shape[2:], window)
+    of_window = groups == 1 and is_plain(input) and is_small(window)
+    return of_window and is_looped(input.shape[2:], window)
 
 
 def input_by_patches(output: jax.Array, size, weight: jax.Array, geometry) -> bool:
     """Return whether :func:`patches_to_input` is the form of an input gradient."""
     window, groups = weight.shape[2:], geometry[3]
-    if groups != 1 or not _is_plain(output):
+    if groups != 1 or not is_plain(output):
         return False
     slow = is_looped(output.shape[2:], window) or is_few(output)
     return is_tiled(size, window, geometry) or (is_small(window) and slow)
@@ -86,8 +86,8 @@ def weight_form(output: jax.Array, input: jax.Array, shape: Sequence[int], geome
     window, groups = tuple(shape[2:]), geometry[3]
     if groups == input.shape[1] > 1:
         is_short = math.prod(window) <= ELEMENTS_OF_A_WEIGHT_GRADIENT
-        return sums_to_weight if is_short and _is_plain(output) else None
-    if groups != 1 or not _is_plain(output):
+        return sums_to_weight if is_short and is_plain(output) else None
+    if groups != 1 or not is_plain(output):
         return None
     slow = is_few(output) or is_looped(input.shape[2:], output.shape[2:])
     is_form = is_small(window) and (slow or math.prod(window) == 1)
@@ -95,9 +95,10 @@ def weight_form(output: jax.Array, input: jax.Array, shape: Sequence[int], geome
     return patches_to_weight if is_form else None
 
 
-def _is_plain(x: jax.Array) -> bool:
-    """Return whether an array is no half type, and no dim is empty or a symbol of jax.export."""
-    return x.dtype == opmath(x.dtype) and all(isinstance(n, int) and n > 0 for n in x.shape)
+def is_plain(x: jax.Array) -> bool:
+    """Return whether an array is of no half type or integers, and no dim is empty or a symbol."""
+    is_wide = jnp.issubdtype(x.dtype, jnp.inexact) and x.dtype == opmath(x.dtype)
+    return is_wide and all(isinstance(n, int) and n > 0 for n in x.shape)
 
 
 def is_tiled(size: Sequence[int], window: Sequence[int], geometry) -> bool:
