@@ -130,6 +130,9 @@ RUNS_BEFORE_WARNING = 4
 # Runs that find a program of code that looks at values, for each that is compiled: a small one
 # takes XLA 0.1 s, and saves a tenth of a millisecond a run.
 RUNS_TO_PAY_FOR_A_PROGRAM = 64
+# Of an operator of code that looks at values: a CPU's core computes fewer of them in less time than
+# it takes to record the operator, and a program of such operators saves none.
+ELEMENTS_OF_A_SMALL_OPERATOR = 1 << 13
 # Calls that have recorded one graph, after which jit(pure=True) may be hinted at.
 CALLS_BEFORE_HINT = 50
 # Share of Python in the time from call to call that is worth that hint.

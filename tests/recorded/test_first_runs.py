@@ -402,21 +402,41 @@ def test_code_whose_sizes_are_in_its_data_compiles_little():
     assert compiled.explain().programs.made <= 2
 
 
-def test_code_whose_sizes_are_in_its_data_traces_as_little():
-    """Sizes that come again run at once, too, until the programs so far have been worth it."""
+def _chosen(x):
+    return ((x[x > 0] * 2).exp() + 1).log().sum()
 
-    def chosen(x):
-        return ((x[x > 0] * 2).exp() + 1).log().sum()
 
-    compiled, counts = torch_jax.jit(chosen), []
+@pytest.mark.parametrize("elements, traces", [(8, False), (40_000, True)])
+def test_code_whose_sizes_are_in_its_data_traces_as_little(elements, traces):
+    """Sizes that come again run at once, too, until the programs so far have been worth it.
+
+    Where elements are few they always do, from the second call on.
+    """
+    compiled, counts = torch_jax.jit(_chosen), []
     traced = mock.Mock(wraps=bodies._traced)
     with mock.patch.object(bodies, "_traced", traced):
         for n in [3, 4, 5, 6] * 3:
-            x = torch.where(torch.arange(8) < n, 0.5, -1.0)
-            assert_same(compiled(x.to("jax")), chosen(x))
+            x = torch.where(torch.arange(elements) * 8 < n * elements, 0.5, -1.0)
+            assert_same(compiled(x.to("jax")), _chosen(x))
             counts.append(traced.call_count)
     # the first part, and the second of one size
-    assert 0 < counts[-1] == counts[4]
+    assert counts[-1] == counts[4] and (counts[-1] > 1) == traces
+
+
+def test_parts_of_few_elements_between_looks_at_values_are_never_compiled():
+    def settled(x, y):
+        steps = 0
+        while (x - y).abs().max() > 1e-3:
+            x, steps = (x + y / x) / 2, steps + 1
+        return x, steps
+
+    compiled = torch_jax.jit(settled)
+    for n in range(1, 9):
+        x = torch.full((6,), float(n))
+        found, steps = compiled(x.to("jax"), (x * 0 + 1).to("jax"))
+        assert_same(found, settled(x, x * 0 + 1)[0])
+        assert steps == settled(x, x * 0 + 1)[1]
+    assert compiled.explain().programs.made == 0
 
 
 def test_a_kind_of_pure_call_is_compiled_when_it_comes_again():

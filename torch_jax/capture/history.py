@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from torch_jax.budgets import (
     CALLS_BEFORE_HINT,
     EXPLANATIONS_KEPT,
+    PLACES_REMEMBERED,
     RUNS_BEFORE_WARNING,
     RUNS_TO_PAY_FOR_A_PROGRAM,
     SHARE_WORTH_A_HINT,
@@ -79,6 +80,7 @@ class History(Listener):
         super().__init__(name)
         self.now = Explanation(name, 0, NOTHING, 0, NOTHING, (), 0, 0, 0, ())
         self._graphs: list[int] = []
+        self._small: set[int] = set()  # operators that have begun pieces of few elements
         self._last: list[int] = []
         self._alike = self._reruns = self._begun = 0
         self._begin = self._python = self._first = 0.0
@@ -91,14 +93,25 @@ class History(Listener):
     def after(self, state: State, nodes: list[Node], program: Program | None) -> None:
         self._graphs.append(id(state))
 
+    def passed(self, beginning: int, is_small: bool) -> None:
+        self._graphs.append(beginning)
+        if is_small and len(self._small) < PLACES_REMEMBERED:
+            self._small.add(beginning)
+
+    def begins_small(self, call: int) -> bool:
+        """Return whether operators after a look at a value are faster without a program."""
+        return call in self._small and self._looks()
+
+    def _looks(self) -> bool:
+        return bool(self._graphs) or len(self._last) > 1
+
     def begins(self, is_early: bool = False) -> bool:
         """Return whether to record one more graph, where its operators can run at once.
 
         Code that looks at values may have other sizes at each call: as many are traced and compiled
         as the runs that found a program have been worth.
         """
-        looks = is_early or self._graphs or len(self._last) > 1
-        if looks and self.hits < RUNS_TO_PAY_FOR_A_PROGRAM * self._begun:
+        if (is_early or self._looks()) and self.hits < RUNS_TO_PAY_FOR_A_PROGRAM * self._begun:
             return False
         self._begun += 1
         return True

@@ -58,6 +58,13 @@ class Listener:
     def after(self, state: State, nodes: list[Node], program: Program | None) -> None:
         """Hear of its results, and of the program; None where its operators ran one by one."""
 
+    def passed(self, beginning: int, is_small: bool) -> None:
+        """Hear of operators that have run at once, of the first, and whether elements were few."""
+
+    def begins_small(self, call: int) -> bool:
+        """Return whether an operator begins such as are to run at once each time they come."""
+        return False
+
     def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
         """Hear of a truth value of the graph, and of the error to raise where it is false."""
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from torch_jax import config
-from torch_jax.budgets import PLACES_REMEMBERED
+from torch_jax.budgets import ELEMENTS_OF_A_SMALL_OPERATOR, PLACES_REMEMBERED
 from torch_jax.core import absent, errors, forks, policies, signals, tracers
 from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.numbers import GivenNumber
@@ -62,6 +62,8 @@ class Recording:
         self._error: Exception | None = None
         self._running = threading.RLock()
         self._may_begin = False  # a new graph; asked once
+        self.beginning = self.elements = 0  # of these, the first, and how many elements they take
+        self.is_small = False  # whether these were known to be few
         self._is_over = self._is_early = False
 
     @property
@@ -91,6 +93,9 @@ class Recording:
         if not self.operators:
             return
         COUNTS.add(operators=self.operators, graphs=1)
+        if self.passed:
+            is_small = self.elements < ELEMENTS_OF_A_SMALL_OPERATOR * self.passed
+            self.recorder.listener.passed(self.beginning, is_small)
         if live(nodes):
             self._compute(state, nodes, numbers, arrays)
         path.cut()
@@ -266,7 +271,9 @@ class Recorder:
         self.flush()
 
     def passes(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-        """Return whether an operator runs at once, since one before it was new; remember it."""
+        """Return whether an operator runs at once, since one before it did; remember what is new."""
+        if self.recording.is_small:
+            return True
         call = _call(op, args, kwargs)
         if self.least:
             if self.recording.operators >= self.least and call in self._beginnings:
@@ -278,23 +285,24 @@ class Recorder:
             self._remember(call, args)
         elif recording.at_once is None:  # asked before operands become arrays
             recording.at_once = False
-            known = op.namespace == "aten" and MET.get(call) is False
-            return known and self.begins_at_once(op, args, kwargs)
+            known = op.namespace == "aten" and call in MET
+            return known and self.begins_at_once(op, args, kwargs, MET[call])
         return recording.at_once
 
-    def begins_at_once(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-        """Return whether an operator without an entry runs at once, as all behind it then do."""
-        recording, is_late = self.recording, self.recording.first_compiled() > 2
+    def begins_at_once(self, op: Any, args: tuple, kwargs: dict, is_traced: bool = False) -> bool:
+        """Return whether an operator runs at once, as all behind it then do; by what is known."""
         is_whole = self.listener.takes_checks or absent.is_chosen()
-        if not (is_late and compile_nothing()) or is_whole:
+        if self.recording.first_compiled() <= 2 or not compile_nothing() or is_whole:
             return False
-        call = _call(op, args, kwargs)
-        if call in MET and recording.begins():
+        recording, call = self.recording, _call(op, args, kwargs)
+        is_small = self.listener.begins_small(call)
+        if call in MET and not is_small and (is_traced or recording.begins()):
             MET[call] = True
             return False
         recording.at_once = True
         self.flush()
-        self.recording.at_once = True
+        recording = self.recording
+        recording.at_once, recording.beginning, recording.is_small = True, call, is_small
         self._remember(call, args)
         return True
 
@@ -303,8 +311,11 @@ class Recorder:
         if len(MET) >= PLACES_REMEMBERED:
             MET.clear()
         MET.setdefault(call, False)
-        self.recording.passed += next(iter(tensors_in(args)), None) is not None
-        if self.recording.operators == self.most > 0:
+        recording, sizes = self.recording, [tensor.numel() for tensor in tensors_in(args)]
+        if sizes:
+            recording.passed += 1
+            recording.elements += max(sizes)
+        if recording.operators == self.most > 0:
             self._cut()
 
     def look(self) -> None:
