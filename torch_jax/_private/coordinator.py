@@ -50,8 +50,7 @@ def _serve(listener: socket.socket, size: int, patience: float) -> None:
             if connection is listener:
                 selector.register(listener.accept()[0], selectors.EVENT_READ)
                 continue
-            named = _named(connection, size, ended)
-            if named is None:
+            if (named := _named(connection, size, ended)) is None:
                 selector.unregister(connection)
                 connection.close()
                 if connection in ranks:

@@ -157,8 +157,7 @@ def leave_jax_behind(held: Any) -> None:
     for part in held or ():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     for module, name in (("jax._src.api", "clean_up"), ("jax._src.dispatch", "wait_for_tokens")):
-        function = getattr(sys.modules.get(module), name, None)
-        if function is not None:
+        if (function := getattr(sys.modules.get(module), name, None)) is not None:
             atexit.unregister(function)
     if _on_exit is not None:  # glibc: end before the destructors of C++, with the exit status
         _on_exit(_exit, None)
@@ -262,8 +261,7 @@ def hide_frames(*packages: str) -> None:
 
 def as_if_at(line: str, closed: Any) -> Any:
     """Return a jaxpr whose equations come from a line in the form of ``tracers.user_line``."""
-    traceback = _traceback_of(line)
-    if traceback is None:
+    if (traceback := _traceback_of(line)) is None:
         return closed
     eqns = [
         eqn.replace(source_info=eqn.source_info.replace(traceback=traceback)) for eqn in closed.eqns

@@ -192,8 +192,7 @@ def follow_autocast() -> Callable[[], None]:
 
 def _follow_autocast(op: Any) -> Callable[[], None]:
     before = op.non_fallthrough_keys
-    of_cuda = op.py_kernels.get(torch._C.DispatchKey.AutocastCUDA)
-    if of_cuda is None:
+    if (of_cuda := op.py_kernels.get(torch._C.DispatchKey.AutocastCUDA)) is None:
         op.fallthrough(_AUTOCAST_KEY)
     else:
 

@@ -63,8 +63,7 @@ class Arguments:
         self._takes_any = _takes_any(function)
         if dynamic:
             self._signature = inspect.signature(function)
-            unknown = dynamic.keys() - self._signature.parameters.keys()
-            if unknown:
+            if unknown := dynamic.keys() - self._signature.parameters.keys():
                 raise TypeError(f"{function} has no arguments {sorted(unknown)}")
 
     def sort(self, args: tuple, kwargs: dict[str, Any], whole: bool = False) -> SortedCall:
@@ -97,8 +96,7 @@ class Arguments:
         tensor = given[name]
         for dim, buckets in sizes.items():
             length = tensor.shape[dim]
-            fitting = [size for size in buckets if size >= length]
-            if not fitting:
+            if not (fitting := [size for size in buckets if size >= length]):
                 raise ValueError(
                     f"argument {name!r} has size {length} in dim {dim}, more than the largest "
                     f"bucket, {max(buckets)}"

@@ -89,8 +89,7 @@ class Draws:
     def put_to(self, generator: Any, state: torch.Tensor) -> None:
         """Note that a generator goes to a state: one of its own in this call, or one that stays."""
         kept = _bytes_of(state)
-        fixed = self._states.get((id(generator), kept))
-        if fixed is None:
+        if (fixed := self._states.get((id(generator), kept))) is None:
             fixed = True
             if not all(is_fixed for (_, one), is_fixed in self._states.items() if one == kept):
                 self._observer.refuse("a generator takes over the state of another")

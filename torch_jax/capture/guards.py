@@ -174,8 +174,7 @@ class Memories:
 
     def meets_another(self, call: SortedCall) -> bool:
         """Return whether an argument has a new memory: the function may hold the first one, too."""
-        others = [one for one in self._first if call.storages[one[0]] is not one[1]()]
-        if others:
+        if others := [one for one in self._first if call.storages[one[0]] is not one[1]()]:
             self._first = [one for one in self._first if one not in others]
         return bool(others)
 

@@ -172,8 +172,7 @@ class Jitted(Generic[P, R]):
         kept = self._bound
         if isinstance(attributes, dict):
             kept = attributes.setdefault(_KEPT, _Kept())
-        known = kept.get((id(self), id(owner)))
-        if known is None:
+        if (known := kept.get((id(self), id(owner)))) is None:
             function = self.function.__get__(owner, kind)
             known = kept[id(self), id(owner)] = Jitted(function, *self._options)
         return known

@@ -195,8 +195,7 @@ class Observer(Listener):
 
     def after(self, state: State, nodes: list[Node], program: Any) -> None:
         for at, node in enumerate(nodes):
-            array = getattr(node, "array", None)
-            if array is not None:
+            if (array := getattr(node, "array", None)) is not None:
                 self.storages.comes_from(array, OfResult(at))
         self.graphs[-1] = self.graphs[-1]._replace(program=program)
 

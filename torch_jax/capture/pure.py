@@ -91,8 +91,7 @@ class Pure:
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run the program of a call, or the function, observed."""
         call = self._arguments.sort(args, kwargs)
-        kind = self._kinds.get(call.key)
-        if kind is None:
+        if (kind := self._kinds.get(call.key)) is None:
             known = next(reversed(self._kinds), None)  # the key observed last
             return self._observe(call, None if known is None else keys.difference(known, call.key))
         if call.parts and kind.is_whole:
@@ -101,8 +100,7 @@ class Pure:
         for replay in kind.replays:
             if not replay.forms.fit(call):
                 continue
-            reason = replay.changed(call)
-            if reason is not None:
+            if (reason := replay.changed(call)) is not None:
                 shares |= reason is SHARES
                 continue
             if self._audits and replay.is_due(call):

@@ -158,8 +158,7 @@ class Call:
         return leaf.form.over(trees.owned(leaf.owner, self.arguments).untyped_storage())
 
     def _tensor(self, leaf: NewTensor) -> torch.Tensor:
-        tensor = self._tensors.get(leaf.number)
-        if tensor is not None:
+        if (tensor := self._tensors.get(leaf.number)) is not None:
             return tensor
         memory, array = self._storages.get(leaf.output), self.outputs[leaf.output]
         if memory is None and leaf.is_whole:
@@ -353,8 +352,7 @@ def _gradients(observer: Observer, results: Results) -> tuple[list, list, list]:
         tensor, before, after = known.tensor, known.before, known.tensor.grad
         owner = observer.owner(tensor)
         known.place = owner if type(owner) is int else None
-        was_read = observer.optimizers.was_read(before)
-        if was_read:
+        if was_read := observer.optimizers.was_read(before):
             moving.append((owner, before))
         elif before is None and not known.reset:
             without.append(owner)

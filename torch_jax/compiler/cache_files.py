@@ -88,8 +88,7 @@ class CacheFiles:
     def _is_trusted(self) -> bool:
         """Return whether only the user can have put entries there; raise if it is missing."""
         if self._trusted is None:
-            objection = trust.objection(self._path)
-            if objection is not None:
+            if (objection := trust.objection(self._path)) is not None:
                 LOGGER.warning(
                     "%s is no place for compiled programs, which are executed: %s. Nothing is kept "
                     "on disk; torch_jax.config.set('cache_dir', ...) names another directory",

@@ -57,8 +57,7 @@ def compared_in_memory(jaxpr: Any) -> list[Any]:
 
 def _sides(eqn: Any, behind: _Behind) -> Iterator[tuple[int, int]]:
     """Yield what is behind both sides of the comparisons that an equation makes."""
-    inner = called_once(eqn)
-    if inner is not None:
+    if (inner := called_once(eqn)) is not None:
         operands = [_together((atom,), behind) for atom in eqn.invars]
         within: _Behind = dict(zip(inner.jaxpr.invars, operands, strict=True))
         for one in inner.jaxpr.eqns:

@@ -44,8 +44,7 @@ class Node(Sized):
 
     def get(self) -> Any:
         """Return the array; runs its recording for that, on any thread."""
-        recording = self.recording
-        if recording is not None:
+        if (recording := self.recording) is not None:
             recording.run()
         return self.array
 

@@ -118,8 +118,7 @@ def open_doors() -> None:
     doors: dict[Any, Any] = {}  # a function at two places has one door
     for target in BY_NAME:
         owner, name = _owner(target)
-        original = getattr(owner, name, None)
-        if original is not None:
+        if (original := getattr(owner, name, None)) is not None:
             doors[original] = doors.get(original) or _door(original)
             setattr(owner, name, doors[original])
     pytorch.script_as_well(doors)

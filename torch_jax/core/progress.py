@@ -55,8 +55,7 @@ def operator(name: str) -> Iterator[None]:
     start = time.perf_counter()
     with costs.measured("compile", name), compilations.or_shared():
         yield
-    text = _row.add(start, time.perf_counter())
-    if text is not None:
+    if (text := _row.add(start, time.perf_counter())) is not None:
         _say(text)
 
 

@@ -92,8 +92,7 @@ def _meet(leaf: Any) -> bool:
             if not _REGISTRY.is_node(kind):  # by another thread
                 _REGISTRY.register_node(kind, _as_jax_does, jax.tree_util.tree_unflatten)
         return True
-    container = container_of(leaf)
-    if container is None:
+    if (container := container_of(leaf)) is None:
         return False
     _register(kind, container)
     return True

@@ -43,8 +43,7 @@ def synchronize(device: Any = None) -> None:
         run, starts = _fence()
         for array in [run(start) for start in starts]:  # first all: devices run side by side
             array.block_until_ready()
-    failures = list(filter(None, map(_failure, jax.live_arrays())))
-    if failures:
+    if failures := list(filter(None, map(_failure, jax.live_arrays()))):
         raise failures.pop(0)  # a list that held it would keep this frame, and the arrays, alive
     from torch_jax.memory import flags  # which imports JAX
 

@@ -82,8 +82,7 @@ class Recent(OrderedDict):
 
     def find(self, key: Any) -> Any:
         """Return the entry of a key, None where there is none."""
-        found = self.get(key)
-        if found is not None:
+        if (found := self.get(key)) is not None:
             with contextlib.suppress(KeyError):  # another thread has dropped it
                 self.move_to_end(key)
         return found
@@ -97,8 +96,7 @@ class Recent(OrderedDict):
 
     def get_or_make(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return the entry of a key; ``make`` makes it where there is none."""
-        found = self.find(key)
-        if found is None:
+        if (found := self.find(key)) is None:
             found = make()
             self.keep(key, found)
         return found

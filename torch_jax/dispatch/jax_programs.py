@@ -35,8 +35,7 @@ NARROW = {
 
 def numbered(number: int) -> Program:
     """Return the program of a number, by which an operator names it."""
-    program = _programs.get(number)
-    if program is None:
+    if (program := _programs.get(number)) is None:
         raise RuntimeError(
             f"torch_jax::call_jax: there is no program {number} in this process: a graph that "
             "calls JAX functions runs in the process that has made it, as long as the graph lives"

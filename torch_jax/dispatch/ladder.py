@@ -72,8 +72,7 @@ def door(name: str) -> Call:
 
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an overload without a kernel of its own, as a boxed kernel; the device is awake."""
-    found = _served.get(op)
-    if found is None:
+    if (found := _served.get(op)) is None:
         found = served(op)
     return found.call(*args, **kwargs)
 
@@ -96,8 +95,7 @@ def rung(op: Any) -> str:
 
 def served(op: Any) -> Served:
     """Return the function that serves an overload, with its rung."""
-    found = own(op)
-    if found is None:
+    if (found := own(op)) is None:
         found = _first(OTHERS, op)
         assert found is not None  # the last rung takes every overload
         _served[op] = found
@@ -106,8 +104,7 @@ def served(op: Any) -> Served:
 
 def own(op: Any) -> Served | None:
     """Return the rung of an overload if known or our own: lower ones import decompositions."""
-    found = _served.get(op)
-    if found is None:
+    if (found := _served.get(op)) is None:
         with _making:
             found = _served.get(op) or _first(OWN, op)
             if found is not None:
@@ -213,8 +210,7 @@ def _variant_of_table(op: Any) -> Call | None:
     if is_composite(op):
         return None
     functional = variants.functional_of(op) if op._schema.is_mutable else None
-    lowering = functional and TABLE.get(variants.table_name(functional))
-    if lowering:
+    if lowering := functional and TABLE.get(variants.table_name(functional)):
         if variants.is_out(op):
             return out_kernel(op, functional)
         return _eager(op, make_kernel(op, lowering))

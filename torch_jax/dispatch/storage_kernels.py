@@ -101,8 +101,7 @@ def _garbage(dtype: torch.dtype) -> Any:
 def _new_zeros(size, stride, dtype: torch.dtype) -> torch.Tensor:
     if shared.holds_new():
         return shared.taken(_cpu_empty(size, stride, dtype=dtype, device=_CPU).zero_())
-    order = geometry.memory_order(size, stride)
-    if order is None:
+    if (order := geometry.memory_order(size, stride)) is None:
         return storage.restride(_zeros((storage.span(size, stride, 0),), dtype), size, stride, 0)
     tensor = _zeros(tuple(size[i] for i in order), dtype)
     if geometry.row_major(size) == tuple(stride):

@@ -36,8 +36,7 @@ def create(options: Any, _backend_options: Any) -> ProcessGroup:
     # processes of a group have counted themselves before one of them can ask for the next
     at = (options.store.add("torch_jax/made", 1) - 1) // size
     store = dist.PrefixStore(f"torch_jax/{at}", options.store)
-    ranks = tuple(options.global_ranks_in_group)
-    if not ranks:
+    if not (ranks := tuple(options.global_ranks_in_group)):
         joining.join(store, rank, size)
         ranks = tuple(range(size)) if size > 1 else (jax.process_index(),)
     return ProcessGroup(store, rank, ranks, options.timeout, options.group_id)

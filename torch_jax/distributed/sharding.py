@@ -152,8 +152,7 @@ def _shard_module(
 def _move_states(optimizer: torch.optim.Optimizer) -> None:
     """Lay the state of an optimizer like other tensors made like its parameters."""
     for parameter in filter(storage.is_jax, parameters_of(optimizer)):
-        of_memory = sharding.states_of(parameter.untyped_storage())
-        if of_memory is not None:
+        if (of_memory := sharding.states_of(parameter.untyped_storage())) is not None:
             _, order = _memory_shape(parameter)
             wanted = sharding.permuted(of_memory, [order.index(at) for at in sorted(order)])
             for state in _states_of(parameter, optimizer):

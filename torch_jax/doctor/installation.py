@@ -102,8 +102,7 @@ def environment() -> Iterator[Item]:
         if name == "TORCH_DEVICE_BACKEND_AUTOLOAD" and value == "0":
             problem = "`import torch` does not load torch_jax: programs must import it themselves"
         yield Item(name, value, problem)
-    other = torch_jax_autoload.other_accelerator()
-    if other is not None:
+    if (other := torch_jax_autoload.other_accelerator()) is not None:
         note = "programs name jax by `import torch_jax`, and then train on jax alone"
         yield Item("PyTorch's own accelerator", f"{other}: {note}")
 

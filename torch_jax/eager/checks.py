@@ -34,8 +34,7 @@ _MAGNITUDES = (0.0, 1e-30, 0.25, 0.5, 1.0, 1.5, 2.0, 100.0)
 
 def checked(op: Any, lowering: Lowering, call: Call) -> Call:
     """Wrap ``call``, which takes the arguments of ``op``, to check every new number before."""
-    taken = _numbers_to_check(op)
-    if not taken:
+    if not (taken := _numbers_to_check(op)):
         return call
     first = next(
         i for i, a in enumerate(op._schema.arguments) if a.name in taken or a.kwarg_only

@@ -33,8 +33,7 @@ def number_input(value: Any) -> Any:
     if ACTIVE.recorder is not None:  # a recording takes its numbers all together
         return value
     known = kind, value if value and value == value and kind is not complex else _bits(value)
-    array = _numbers.get(known)
-    if array is not None:
+    if (array := _numbers.get(known)) is not None:
         return array
     if known not in _numbers:
         if len(_numbers) >= ENTRIES_REMEMBERED:  # a schedule of ever new numbers must not grow this

@@ -291,8 +291,7 @@ class Kernel:
                 key.append(None)
                 continue
             held: Any = tensor.untyped_storage()
-            memory = getattr(held, "array", None)
-            if memory is None:
+            if (memory := getattr(held, "array", None)) is None:
                 if tensor.device.type != "cpu" or (tensor.dim() and not self.lowering.host):
                     raise errors.same_device(self.op, tensor)
                 held, memory = None, np.array(dtypes.numpy_of(tensor.contiguous()))
@@ -306,8 +305,7 @@ class Kernel:
                 if 1 in shape:  # a stride there is of any size, and results take after it
                     key.append(tensor.stride())
                 continue
-            starts = _place_of(tensor, memory, key)
-            if starts is not None:
+            if (starts := _place_of(tensor, memory, key)) is not None:
                 memories.append(starts)
                 storages.append(None)
 

@@ -42,8 +42,7 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
     except NotImplementedError:
         return None
     except Exception as error:  # the CPU has the last word: a few meta functions refuse too much
-        result = refusals.in_place_of_meta(op, args, kwargs)
-        if result is None:
+        if (result := refusals.in_place_of_meta(op, args, kwargs)) is None:
             raise _explained(error) from error
         if isinstance(result, Exception):
             raise result from error
@@ -55,8 +54,7 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
 @contextlib.contextmanager
 def _in_any_order() -> Iterator[None]:
     """Have meta functions not speak of CUDA under ``use_deterministic_algorithms``."""
-    mode = torch.get_deterministic_debug_mode()
-    if not mode:
+    if not (mode := torch.get_deterministic_debug_mode()):
         yield
         return
     torch.set_deterministic_debug_mode(0)

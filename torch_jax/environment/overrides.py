@@ -106,8 +106,7 @@ def remove(target: Any) -> None:
     global _changes
     targets = resolve(target)
     with _lock:
-        found = _permanent.get(targets[0])
-        if not found:
+        if not (found := _permanent.get(targets[0])):
             raise KeyError(f"{name_of(targets[0])} has no permanent override")
         override = found[-1]
         log.LOGGER.debug("%r goes", override)
@@ -151,8 +150,7 @@ def resolve(target: Any) -> tuple[Any, ...]:
     if isinstance(target, torch._ops.OpOverloadPacket):
         target = target._qualified_op_name
     if isinstance(target, str):
-        found = variants.named(target)
-        if not found:
+        if not (found := variants.named(target)):
             raise ValueError(f"torch {torch.__version__} has no operator {target!r}")
         functional = tuple(op for op in found if not op._schema.is_mutable)
         return functional or tuple(found)  # derived ones follow
@@ -195,8 +193,7 @@ def _checked(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        if result is None:
+        if (result := function(*args, **kwargs)) is None:
             raise TypeError(f"the function that serves {op} returned nothing in place of a tensor")
         return result
 
@@ -241,8 +238,7 @@ def _switch(op: Any, before: Callable[..., Any]) -> Callable[..., Any]:
     above_autograd = ladder.above_autograd(op) is not None
 
     def switch(*args: Any, **kwargs: Any) -> Any:
-        override = chosen(op)
-        if override is None:
+        if (override := chosen(op)) is None:
             return before(*args, **kwargs)
         run = functools.partial(override.run, op, args, kwargs)
         for trace in ACTIVE.call_trees if above_autograd else ():
@@ -339,8 +335,7 @@ def _use(target: Any) -> None:
 def _release(target: Any) -> None:
     """Put a callable back that has no override any more; an operator keeps its switch."""
     with _lock:
-        replaced = _replaced.get(target)
-        if replaced is None:
+        if (replaced := _replaced.get(target)) is None:
             return
         replaced.users -= 1
         if replaced.users == 0:

@@ -55,8 +55,7 @@ class Exported(exported_file.Exported):
         gradients flow.
         """
         given = pytree.tree_leaves((args, kwargs))
-        tensors = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
-        if not tensors:
+        if not (tensors := [leaf for leaf in given if isinstance(leaf, torch.Tensor)]):
             return super().call(*args, **kwargs)
         args, kwargs = exported_file.without_static(args, kwargs, self.header.get("static", {}))
         self._held = self._held or {n: storage.wrap(w) for n, w in self.weights.items()}

@@ -363,8 +363,7 @@ def _write_safetensors(file: Any, weights: Weights) -> None:
     entries, at = {}, 0
     for name, array in weights.items():
         size = array.size * np.dtype(array.dtype).itemsize
-        letters = _LETTERS.get(np.dtype(array.dtype).name)
-        if letters is None:
+        if (letters := _LETTERS.get(np.dtype(array.dtype).name)) is None:
             raise TypeError(f"weight {name!r} is {array.dtype}, which safetensors cannot hold")
         entries[name] = {
             "dtype": letters, "shape": list(array.shape), "data_offsets": [at, at + size],

@@ -62,8 +62,7 @@ def _each(convert: Callable[[Any], Any], tree: Any) -> Any:
         try:
             done.append(convert(leaf))
         except (TypeError, RuntimeError) as error:
-            path = trees.flatten_with_paths(tree)[0][len(done)][0]
-            if not path:
+            if not (path := trees.flatten_with_paths(tree)[0][len(done)][0]):
                 raise
             raise type(error)(f"{error} (at {path} of the tree)") from error
     return trees.unflatten(structure, done)

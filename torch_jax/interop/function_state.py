@@ -305,8 +305,7 @@ def names_of(code: types.CodeType) -> tuple[set[str], set[str]]:
     >>> sorted(globals), sorted(names)
     (['getattr', 'scale'], ['bias', 'getattr', 'scale', 'weight'])
     """
-    found = _known.get(code)
-    if found is None:
+    if (found := _known.get(code)) is None:
         globals = {one.argval for one in dis.get_instructions(code) if one.opname in _GLOBAL}
         names = {*code.co_names, *(text for text in code.co_consts if isinstance(text, str))}
         for inner in code.co_consts:

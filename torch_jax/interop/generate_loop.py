@@ -270,8 +270,7 @@ class _Loop:
     def _token(self, model: Any, given: _Given, state: _State) -> _State:
         last = state.ids.index_select(1, (state.length - 1).reshape(1))
         cache = _cache(model, state.ids.shape[1], state.keys, state.values, state.length - 1)
-        positions = given.positions
-        if positions is not None:
+        if (positions := given.positions) is not None:
             positions = positions.index_select(1, (given.prompt - 1).reshape(1))
             positions = positions + (state.length - given.prompt)
         logits = _logits(model, last, given.mask, positions, cache)

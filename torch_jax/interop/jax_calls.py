@@ -109,8 +109,7 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
         is_wide = on or any(t.dtype in (torch.float64, torch.complex128) for t in given.tensors)
     form = is_wide, structure, operator.forms_key(given.tensors)
     states = _states_of(function)
-    state = state_of(function, given.static)
-    if state is None:
+    if (state := state_of(function, given.static)) is None:
         traced = _trace(function, is_wide, structure, given)
         key = form, traced.structure, function_state.same_program(traced.program.closed)
         return states.computed.get_or_make(key, lambda: traced)  # or one that computes the same

@@ -94,8 +94,7 @@ class Optax(Optimizer):
         names = tuple(name for parameter, name in named if id(parameter) in wanted)
         forms = tuple((parameter.shape, parameter.dtype) for parameter in parameters)
         key = id(tx), names, forms, jax_core.x64_setting()
-        found = self._trees.get(key)
-        if found is None:
+        if (found := self._trees.get(key)) is None:
             shapes = [jax.ShapeDtypeStruct(tuple(s), dtypes.to_jax(d)) for s, d in forms]
             found = self._trees[key] = Tree(tx, names, shapes)  # it keeps ``tx``, and its id
         return found
@@ -136,8 +135,7 @@ class Optax(Optimizer):
         """Run one program for all groups."""
         trees = [part.tree for part in moved]
         key = tuple(map(id, trees))
-        program = self._programs.get(key)
-        if program is None:
+        if (program := self._programs.get(key)) is None:
             program = self._programs[key] = jax_function(optax_state.program(trees))
         active = [part.active for part in moved]
         gradients = [[parameter.grad for parameter in part.active] for part in moved]

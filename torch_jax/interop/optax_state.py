@@ -104,8 +104,7 @@ class Tree:
 
     def numbers(self) -> dict[str, Any]:
         """Return the transformation's first hyperparameters, as Python's numbers."""
-        wanted = [leaf.number for leaf in self.leaves if leaf.number is not None]
-        if not wanted:
+        if not (wanted := [leaf.number for leaf in self.leaves if leaf.number is not None]):
             return {}
 
         def read() -> dict[str, jax.Array]:

@@ -155,8 +155,7 @@ def kept_for(optimizer: Optimizer | None, parameter: torch.Tensor) -> dict[str, 
     """Return an optimizer's tensors for a parameter, by name: state, and the master if any."""
     if optimizer is None:
         return {}
-    master = getattr(optimizer, "masters", {}).get(parameter)
-    if master is None:
+    if (master := getattr(optimizer, "masters", {}).get(parameter)) is None:
         return dict(optimizer.state.get(parameter, {}))
     return {"master": master, **optimizer.state.get(master, {})}
 

@@ -90,8 +90,7 @@ def spec_of(spec: Any) -> PartitionSpec:
 def named(mesh: Mesh, spec: Any, shape: Sequence[int]) -> NamedSharding:
     """Return the sharding of an array over a mesh, which must have the axes, and divide it."""
     found = spec_of(spec)
-    fault = _fault(mesh, tuple(found), tuple(shape))
-    if fault:
+    if fault := _fault(mesh, tuple(found), tuple(shape)):
         raise ValueError(f"{tuple(found)} cannot shard a tensor of shape {list(shape)}: {fault}")
     return NamedSharding(mesh, found)
 

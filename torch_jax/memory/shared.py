@@ -231,8 +231,7 @@ def held() -> list[torch.Tensor]:
 
 def resize(memory: Any, nbytes: int) -> None:
     """Make a storage ``nbytes`` long, keeping its leading bytes; new ones are zero."""
-    held = memory.__dict__.get("host")
-    if held is None:
+    if (held := memory.__dict__.get("host")) is None:
         storage.resize(memory, nbytes)
         return
     dtype = held.dtype if nbytes % held.dtype.itemsize == 0 else torch.uint8

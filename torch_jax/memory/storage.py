@@ -43,8 +43,7 @@ def is_jax_storage(storage: Any) -> bool:
 
 def nbytes_of(storage: Any) -> int:
     """Return the size of a storage of the device in bytes."""
-    held = storage.__dict__.get("host")
-    if held is not None:
+    if (held := storage.__dict__.get("host")) is not None:
         return held.nbytes
     array = storage.array  # whose own ``nbytes`` takes three times as long
     return math.prod(array.shape) * array.dtype.itemsize

@@ -47,8 +47,7 @@ def describe(op: Any) -> Operator:
     >>> describe(torch.ops.aten.relu.default).rung
     'table'
     """
-    override = overrides.chosen(op)
-    if override is not None:
+    if (override := overrides.chosen(op)) is not None:
         return Operator(str(op), "override", place(override.function))
     rung = ladder.rung(op)  # which wakes the table
     functional = variants.functional_of(op) if op._schema.is_mutable else None
@@ -76,8 +75,7 @@ def find(name: str) -> list[Any]:
     >>> [str(op) for op in find("aten.relu")]
     ['aten.relu.default', 'aten.relu.out']
     """
-    found = variants.named(name)
-    if not found:
+    if not (found := variants.named(name)):
         plain = name.removeprefix("torch.ops.").removeprefix("aten.").removeprefix("aten::")
         raise KeyError(f"torch {torch.__version__} has no operator aten.{plain}")
     return found

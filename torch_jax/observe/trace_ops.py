@@ -266,8 +266,7 @@ class _FunctionLevel(TorchFunctionMode):
         if isinstance(func, _OPERATORS):  # seen below
             return func(*args, **kwargs)
         call = Call(_name_of(func), "torch", _show_call(args, kwargs), tracers.user_line())
-        override = overrides.chosen(inspect.unwrap(func))
-        if override is not None:
+        if (override := overrides.chosen(inspect.unwrap(func))) is not None:
             call.rung, call.where = "override", operators.place(override.function)
         with self.trace.record(call):
             result = func(*args, **kwargs)

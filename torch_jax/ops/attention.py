@@ -147,8 +147,7 @@ def attention(
         out = out.reshape(*query.shape[:-1], value.shape[-1]).astype(query.dtype)
         return out, sums.reshape(math.prod(query.shape[:-3]), *query.shape[-3:-1])
 
-    found = _kernel(query, key, value, attn_bias, is_causal, dropout_p)
-    if found is None:
+    if (found := _kernel(query, key, value, attn_bias, is_causal, dropout_p)) is None:
         out, log_sum_exp = by_blocks(query, key, value)
     else:
         platform, kernel = found

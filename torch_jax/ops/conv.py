@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 
 import jax
@@ -33,7 +32,7 @@ def _correlate(input, weight, geometry, dtype=None, spread=None, is_part=False) 
         if not target.on_cpu():
             return lax.conv_general_dilated(input, weight, stride, edges, **options)
         if input.ndim == 5:
-            return _by_images(input, weight, geometry, dtype, spread)
+            return _by_images(input, weight, geometry, dtype, spread, is_part)
         # channels last, as XLA's CPU backend turns it; in memory, since a sum behind it would have
         # YNNPACK convolve, which is slower
         last = "".join(map(str, range(input.ndim - 2)))
@@ -55,11 +54,10 @@ def _correlate(input, weight, geometry, dtype=None, spread=None, is_part=False) 
     depthwise = groups > 1 and weight.shape[1] == 1 and forms.is_small(weight.shape[2:])
     if depthwise and dtype is not None:
         return lax.platform_dependent(input, weight, cpu=shift, default=convolve)
-    if _is_grouped(input, weight.shape, groups):
-        of_one = {"geometry": (*geometry[:3], 1), "dtype": dtype, "spread": spread}
-        one = functools.partial(_correlate, **of_one, is_part=True)
-        by_groups = functools.partial(_by_groups, one, groups, (1, 0, 1))
-        return lax.platform_dependent(input, weight, cpu=by_groups, default=convolve)
+    if dtype is not None and _is_grouped(input, weight.shape, groups):
+        of_one = (*geometry[:3], 1), dtype, spread, True
+        split = _by_groups(lambda x, w: _correlate(x, w, *of_one), groups, (1, 0, 1))
+        return lax.platform_dependent(input, weight, cpu=split, default=convolve)
     if dtype is not None and spread is None and forms.forward_by_patches(input, weight, groups):
         return lax.platform_dependent(input, weight, cpu=multiply, default=convolve)
     return convolve(input, weight)
@@ -70,8 +68,8 @@ def _is_grouped(input, shape, groups: int) -> bool:
     return groups > 1 < shape[1] and forms.is_plain(input)
 
 
-def _by_groups(product, groups: int, axes: tuple[int, int, int], *operands) -> jax.Array:
-    """Take a product of each group's channels, which are along these axes of operands and result.
+def _by_groups(product, groups: int, axes: tuple[int, int, int]):
+    """Return a product of each group's channels, which operands and result have at these axes.
 
     XLA's CPU backend writes loops for groups, which take 2 to 10 times as long.
     """
@@ -80,13 +78,16 @@ def _by_groups(product, groups: int, axes: tuple[int, int, int], *operands) -> j
         sizes = groups, x.shape[axis] // groups
         return jnp.moveaxis(x.reshape(*x.shape[:axis], *sizes, *x.shape[axis + 1 :]), axis, 0)
 
-    parts = tuple(map(split, operands, axes))
-    found = jnp.moveaxis(lax.map(lambda part: product(*part), parts), 0, axes[2])
-    before, (each, *behind) = found.shape[: axes[2]], found.shape[axes[2] + 1 :]
-    return found.reshape(*before, groups * each, *behind)
+    def run(*operands):
+        parts = tuple(map(split, operands, axes))
+        found = jnp.moveaxis(lax.map(lambda part: product(*part), parts), 0, axes[2])
+        before, (each, *behind) = found.shape[: axes[2]], found.shape[axes[2] + 1 :]
+        return found.reshape(*before, groups * each, *behind)
+
+    return run
 
 
-def _by_images(input, weight, geometry, dtype, spread) -> jax.Array:
+def _by_images(input, weight, geometry, dtype, spread, is_part) -> jax.Array:
     """Convolve volumes as images, whose channels are those of all slices that a window meets.
 
     XLA's CPU backend is 5 to 20 times faster so.
@@ -99,7 +100,7 @@ def _by_images(input, weight, geometry, dtype, spread) -> jax.Array:
     images = x.reshape(batch * depth, channels * slices, *size)
     kernel = weight.reshape(weight.shape[0], weight.shape[1] * slices, *weight.shape[3:])
     flat = stride[1:], edges[1:], dilation[1:], groups
-    out = _correlate(images, kernel, flat, dtype, spread and spread[1:])
+    out = _correlate(images, kernel, flat, dtype, spread and spread[1:], is_part)
     return jnp.moveaxis(out.reshape(batch, depth, *out.shape[1:]), 1, 2)
 
 
@@ -164,12 +165,10 @@ def _to_weight(output, input, shape, geometry) -> jax.Array:
         return form(output, input, shape, geometry)
 
     if _is_grouped(output, shape, groups):
-        of_one = {"shape": (shape[0] // groups, *shape[1:]), "geometry": (*geometry[:3], 1)}
-        one = functools.partial(forms.patches_to_weight, **of_one)
-        by_groups = functools.partial(_by_groups, one, groups, (1, 1, 0))
-        return lax.platform_dependent(output, input, cpu=by_groups, default=transpose)
-    form = forms.weight_form(output, input, shape, geometry)
-    if form is not None:
+        of_one = (shape[0] // groups, *shape[1:]), (*geometry[:3], 1)
+        split = _by_groups(lambda y, x: forms.patches_to_weight(y, x, *of_one), groups, (1, 1, 0))
+        return lax.platform_dependent(output, input, cpu=split, default=transpose)
+    if (form := forms.weight_form(output, input, shape, geometry)) is not None:
         return lax.platform_dependent(output, input, cpu=multiply, default=transpose)
     return transpose(output, input)
 

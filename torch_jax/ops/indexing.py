@@ -159,8 +159,7 @@ _NO_MASK = "use torch.where(mask, x, other) or multiply by the mask"
 )
 def index(self, indices):
     """Index by the rules of NumPy and PyTorch: adjacent indices stay in place, others go first."""
-    padded = _padded(self, indices)
-    if padded is not None:
+    if (padded := _padded(self, indices)) is not None:
         return buckets.take(self, padded)
     return self.at[_expand_masks(self, indices)].get(mode="fill")
 

@@ -51,8 +51,7 @@ def precisions_are(precisions: tuple[str, str] | None) -> Iterator[None]:
 
 def current() -> Precisions:
     """Return the precisions of the call under way, of an operator with the option ``products``."""
-    found = _current.get()
-    if found is None:
+    if (found := _current.get()) is None:
         raise LookupError(
             "an operator asks for the precision of products that is not declared to have any: "
             "give its @op the option products=True"

@@ -53,8 +53,7 @@ class _JaxStorage:
 
     def cpu(self) -> torch.UntypedStorage:
         """Return the bytes in host memory."""
-        held = self.__dict__.get("host")
-        if held is not None:
+        if (held := self.__dict__.get("host")) is not None:
             transfer.TRAFFIC.to_host(held.nbytes, 0.0)
             return held.clone().untyped_storage()
         return transfer.host_copy(storage.memory_in(self)).untyped_storage()
@@ -66,8 +65,7 @@ class _JaxStorage:
                 f"size does not match, self was {self.nbytes()} bytes but source was "
                 f"{source.nbytes()} bytes"
             )
-        ours = storage.is_jax_storage(source)
-        if not ours:
+        if not (ours := storage.is_jax_storage(source)):
             source = torch.empty(0, dtype=torch.uint8, device="cpu").set_(source)
         storage.replace(self, storage.memory_in(source) if ours else transfer.array_of(source))
         return self

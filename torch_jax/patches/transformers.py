@@ -45,8 +45,7 @@ def _serve_experts(operators: Any) -> Callable[[], None]:
     """transformers' operators have kernels for every device, which would hide this device's."""
     library = torch.library.Library("transformers", "IMPL")
     for name in ("grouped_mm_fallback", "grouped_mm_fallback_backward"):
-        packet = getattr(operators, name, None)
-        if packet is not None:
+        if (packet := getattr(operators, name, None)) is not None:
             library.impl(name, functools.partial(_by_ladder, packet.default), "PrivateUse1")
     return library._destroy
 

@@ -74,8 +74,7 @@ class Body:
 def body_of(entry: Any, memories: Sequence[Any]) -> Body:
     """Return the body of an entry for memories like these."""
     avals = tuple(map(_aval_of, memories))
-    body = entry.bodies.get(avals)
-    if body is None:
+    if (body := entry.bodies.get(avals)) is None:
         body = entry.bodies[avals] = Body(entry, avals)
     return body
 
@@ -103,8 +102,7 @@ def beginning_at(step: Step) -> Any:
         return body.jaxpr
     avals = tuple(body.jaxpr.in_avals)
     key = avals, *((at, tuple(value.tolist())) for at, value in starts.items())
-    found = entry.bodies.get(key)
-    if found is None:
+    if (found := entry.bodies.get(key)) is None:
         closed = _traced(_knowing(entry.run.plain, starts), avals)
         count = len(body.outs)
         found = entry.bodies[key] = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]

@@ -100,8 +100,7 @@ class Programs:
         self, name: str, program: Program, state: State, given: Numbered, wanted: tuple
     ) -> None:
         """Note a run of a program, and lower it if it is the first."""
-        found = self._of.get(program)
-        if found is None:
+        if (found := self._of.get(program)) is None:
             found = self._of[program] = ForTarget(program.lower(given, wanted), name, state)
             self.programs.append(found)
         found.calls += 1

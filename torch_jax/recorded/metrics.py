@@ -68,16 +68,14 @@ def explain(state: State, program: Any) -> str:
 
 def _reason(state: State) -> str:
     """Say how a graph differs from those that were recorded before it."""
-    further = max(map(_graph_after, list(state.after.values())), default=0)
-    if further:
+    if further := max(map(_graph_after, list(state.after.values())), default=0):
         return f"the beginning of graph {further}"
     new, mine = _own_way(state)
     if new is None:
         return "the beginning of an earlier recording" if state.after else "the first one"
     fork = new.before
     siblings = itertools.takewhile(lambda one: one is not new, list(fork.after.values()))
-    earlier = list(siblings)[:-STATES_COMPARED:-1]
-    if not earlier:
+    if not (earlier := list(siblings)[:-STATES_COMPARED:-1]):
         return f"as {_named(fork.number)}, and on from {_call(mine)}"
     other = max(earlier, key=functools.partial(_likeness, mine))
     if not fork.operators and not _likeness(mine, other)[0]:
@@ -106,8 +104,7 @@ def _again(state: State, program: Any) -> str:
     if not state.programs:
         return "its program was dropped (setting lazy_programs)"
     known = set(itertools.chain.from_iterable(one.outputs for one in state.programs))
-    added = sorted(set(program.outputs) - known)
-    if added:
+    if added := sorted(set(program.outputs) - known):
         made = next(one for one in state.way() if not one.before or one.before.nodes <= added[0])
         more = f" and {len(added) - 1} more" if len(added) > 1 else ""
         return f"the result of {_call(made)}{more} can be reached now, and could not before"

@@ -119,8 +119,7 @@ class Recording:
         try:
             if sharding.Use.begun:
                 arrays[:] = sharding.on_one_mesh(arrays) or arrays
-            program = self._program(state, nodes, given)
-            if program is not None:
+            if (program := self._program(state, nodes, given)) is not None:
                 path.note_run(program, state)
                 signals.undisturbed(self._launch, program, nodes, given)
             else:
@@ -271,7 +270,7 @@ class Recorder:
         self.flush()
 
     def passes(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-        """Return whether an operator runs at once, since one before it did; remember what is new."""
+        """Return whether an operator runs at once, as one before it did; remember what is new."""
         if self.recording.is_small:
             return True
         call = _call(op, args, kwargs)
@@ -325,8 +324,7 @@ class Recorder:
 
     def record(self, op: Any, entry: Any, memories: list[Any] | tuple) -> Sequence[Any]:
         """Write an operator down and check its indices; return nodes, or arrays of numbers."""
-        maker = entry.maker
-        if maker is None:
+        if (maker := entry.maker) is None:
             maker = entry.maker = _maker(entry, memories)
         if maker and not any(type(one) is GivenNumber for one in maker.of(memories)):
             return make(entry, maker, memories)
@@ -342,8 +340,7 @@ class Recorder:
                     continue
                 memory = memory.get()
                 kind = type(memory)
-            code = leaves.get(id(memory))
-            if code is not None:
+            if (code := leaves.get(id(memory))) is not None:
                 key.append(code)
             elif kind in ARRAYS:
                 key.append(_give(recording, memory))
@@ -354,8 +351,7 @@ class Recorder:
                 key.append(_other(recording, entry, memory, numbers))
         step = tuple(key)
         state = recording.log[-1][0]
-        child = state.after.get(step)
-        if child is None:
+        if (child := state.after.get(step)) is None:
             if _have_changed(step, state):
                 _moving.add(entry.serial)
                 return self.record(op, entry, memories)
@@ -431,8 +427,7 @@ def _give(recording: Recording, array: Any) -> int:
     """Give a recording an array; return its code in keys."""
     state = recording.log[-1][0]
     form = array.shape, array.dtype, getattr(array, "weak_type", False)
-    child = state.after.get(form)
-    if child is None:
+    if (child := state.after.get(form)) is None:
         child = state.after[form] = State(state, None, given=True)
     recording.log.append((child, (), [], (array,)))
     # by the state, not by the leaves: an interrupt may have come between these two lines before

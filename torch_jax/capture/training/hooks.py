@@ -170,8 +170,7 @@ def _maybe_opt_step(original: Any, scaler: Any, optimizer: Any, state: Any, *arg
     restore = saved(_dicts_of(optimizer))
     observer.makes_state, made_before = False, observer.makes_state
     result = optimizer.step(*args, **kwargs)
-    why = _why_not_skipped(optimizer, entries, observer.makes_state)
-    if why is not None:
+    if (why := _why_not_skipped(optimizer, entries, observer.makes_state)) is not None:
         restore()
         for memory in storages:
             memory.array = before[id(memory)]

@@ -95,8 +95,7 @@ class Optimizers:
             for key, value in before.items():
                 group[key] = self._lift(optimizer, index, key, value)
             groups.append((before, dict(group)))
-        original = getattr(optimizer, "_init_group", None)
-        if original is not None:
+        if (original := getattr(optimizer, "_init_group", None)) is not None:
             optimizer._init_group = functools.partial(init_group, optimizer, original)
         states = {key: dict(state) for key, state in states_of(optimizer).items() if state}
         self._running.append(_Step(optimizer, groups, states))

@@ -181,8 +181,7 @@ class SpmdFullyShardedDataParallel(Wrapper):
             raise RuntimeError(
                 "Cannot wrap a module that is already wrapped with FSDP: wrap its parts first"
             )
-        mesh = mesh or spmd.get_global_mesh()
-        if mesh is None:
+        if (mesh := mesh or spmd.get_global_mesh()) is None:
             raise ValueError("No mesh found: set_global_mesh, or give mesh=")
         axes = {axis for axis in ("fsdp", extra_data_axis) if axis}
         if axes - set(mesh.axis_names or ()):

@@ -190,8 +190,7 @@ def _lay(t: torch.Tensor, mesh: jax.sharding.Mesh, spec: Spec) -> None:
 
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     """Let each device hold all of a tensor, in place."""
-    found = sharding_of(t)
-    if found is not None:
+    if (found := sharding_of(t)) is not None:
         _lay(t, found.mesh, (None,) * t.dim())
     return t
 

@@ -53,8 +53,7 @@ def begin(profile: Any) -> None:
 
 def end(profile: Any) -> None:
     """End the trace, when the device has finished its work."""
-    session = _sessions.pop(id(profile), None)
-    if session is None:
+    if (session := _sessions.pop(id(profile), None)) is None:
         return
     try:
         streams.synchronize()
@@ -83,8 +82,7 @@ def add_kernels(profile: Any, found: list[Any], start: int) -> list[Any]:
     frames = _launchers(kernels, _spans(e for e in host if _is_of_user(e.name)), start)
     number = max((event.id for event in found), default=0)
     for at, kernel in enumerate(kernels, start=1):
-        launcher = launchers.get(id(kernel))
-        if launcher is not None:
+        if (launcher := launchers.get(id(kernel))) is not None:
             launcher.append_kernel(kernel.name, 0, (kernel.end - kernel.begin) / 1000)
         frame = kernel.frame or getattr(frames.get(id(kernel)), "name", "")
         event = FunctionEvent(

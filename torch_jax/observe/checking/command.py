@@ -44,8 +44,7 @@ def answer(given: argparse.Namespace) -> int:
         own = argparse.ArgumentParser(add_help=False)
         _add_own(own)
         _, rest[1:] = own.parse_known_args(rest[1:], given)
-    program = script.named(given)
-    if not program:
+    if not (program := script.named(given)):
         return 2
     if not given.target:
         print(f"--target names the chips: {target.NAMES}", file=sys.stderr)

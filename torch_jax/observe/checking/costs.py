@@ -60,8 +60,7 @@ def of_libraries(text: str) -> dict[str, float]:
         rows = hlo.instructions(part.text)
         forms = {name: form for name, form, _, _ in rows}
         for _, form, _, rest in rows:
-            target = _TARGET.search(rest)
-            if target:
+            if target := _TARGET.search(rest):
                 operands = re.findall(r"%([\w.\-]+)", rest.partition(")")[0])
                 given = [one for name in operands for one in hlo.arrays(forms.get(name, ""))]
                 made = [one for one in hlo.arrays(form) if one[1][:2] not in ("s8", "u8")]
@@ -77,8 +76,7 @@ def _flops(target: str, given: list[list[int]], made: list[list[int]], line: str
     contracted, kernel = _CONTRACTED.search(line), _KERNEL.search(line)
     if contracted:
         depth = math.prod(given[0][at] for at in _numbers(contracted[1]))
-        scores = _SCORES.search(line)
-        if not scores:
+        if not (scores := _SCORES.search(line)):
             return 2 * math.prod(made[0]) * depth
         products = 5 if "Backward" in target else 2  # scores again, and four gradients
         return products * 2 * math.prod(_numbers(scores[1])) * depth

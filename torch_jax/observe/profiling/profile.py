@@ -153,8 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def answer(given: argparse.Namespace) -> int:
     """Run the script, and print the profile on stderr; returns the script's exit status."""
-    program = script.named(given)
-    if not program:
+    if not (program := script.named(given)):
         return 2
     with Profiling() as profiling:
         status = script.run(program, given.module is not None)
@@ -268,8 +267,7 @@ _NOTES = {
 
 def _python_lines(found: Profile) -> Iterator[str]:
     looks = sum(found.python_lines.values())
-    rows = list(found.python_lines.items())[:ROWS_OF_A_TABLE]
-    if rows:
+    if rows := list(found.python_lines.items())[:ROWS_OF_A_TABLE]:
         yield "Lines of yours in which Python was, with all that they called:"
     for (file, line, function), count in rows:
         seconds = found.seconds * count / looks

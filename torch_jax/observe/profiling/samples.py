@@ -86,8 +86,7 @@ class Sampler:
 
     def _look(self) -> None:
         while not self._ends.wait(SECONDS_BETWEEN_SAMPLES):
-            frame = sys._current_frames().get(self._of)
-            if frame is not None:
+            if (frame := sys._current_frames().get(self._of)) is not None:
                 files = [at.f_code.co_filename for at, _ in traceback.walk_stack(frame)]
                 self.parts[part_of(files)] += 1
                 if (line := line_of(frame)) is not None:

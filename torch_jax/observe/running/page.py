@@ -92,8 +92,7 @@ def lines_worth_changing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     causes: dict[str, list[tuple[dict[str, Any], str]]] = {}
     for row in sorted(rows, key=_seconds, reverse=True):
         if row["file"] and row["kind"] in _ADVICE:
-            advice = _ADVICE[row["kind"]](row, _source(row))
-            if advice is not None:
+            if (advice := _ADVICE[row["kind"]](row, _source(row))) is not None:
                 causes.setdefault(advice[1], []).append((row, advice[0]))
     worth = [_line(instead, cases) for instead, cases in causes.items() if _is_worth(cases)]
     return sorted(worth, key=_seconds, reverse=True)[:LINES_WORTH_CHANGING]
