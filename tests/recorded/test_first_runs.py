@@ -62,6 +62,19 @@ def test_results_have_the_default_dtype_of_the_call():
         assert (half.dtype, half.tolist()) == (torch.float64, [0.0, 0.5, 1.0, 1.5])
 
 
+def test_conjugated_and_negated_views_are_written():
+    def change(z):
+        z.conj().mul_(2j), z.conj().imag.add_(1), z.imag.zero_()
+        z.conj()[0] = 1j
+        z.conj()[1:].copy_(z[:1])
+        return z
+
+    numbers = torch.tensor([1 + 2j, 3 - 1j])
+    recorded = torch_jax.jit(change)
+    for _ in range(4):
+        assert_same(recorded(numbers.to("jax")), change(numbers.clone()))
+
+
 def test_losses_come_before_the_program():
     """Two runs by PyTorch's kernels, whose first has the CPU's bits; one program for the others."""
     with counted() as did:

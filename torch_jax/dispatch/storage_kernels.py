@@ -210,8 +210,7 @@ def _copy(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a contiguous copy in a dtype, of the same array where nothing changes."""
     if tensor.is_conj() or tensor.is_neg():
         return _resolved(tensor).to(dtype)
-    memory = storage.held_by(tensor)
-    if dtype == tensor.dtype and storage.is_whole(tensor, memory):
+    if dtype == tensor.dtype and storage.is_whole(tensor, memory := storage.held_by(tensor)):
         same: Any = memory if type(memory) is Node else storage.memory_of(tensor)
         return wrap(same, dtype)
     policies.note_doubles((dtype,), "a cast on device 'jax'")
@@ -274,12 +273,13 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
             if not storage.put_back((target,), (memory,), (value,)):
                 storage.replace(target, value)
             return self
+    plain = self  # with no bits: PyTorch's kernel would heed them once more
     if self.is_conj():
-        source = source.conj()
+        plain, source = plain.conj(), source.conj()
     if self.is_neg():
-        source = -source
-    source = source.resolve_conj().resolve_neg()
-    return torch.ops.torch_jax.write_(self, source)
+        plain, source = torch._neg_view(plain), -source
+    torch.ops.torch_jax.write_(plain, source.resolve_conj().resolve_neg())
+    return self
 
 
 def _takes_array(self: torch.Tensor, source: torch.Tensor) -> bool:
