@@ -208,6 +208,18 @@ def test_what_is_written_before_the_backward_call_is_found_out(written, pure):
 
 
 @both
+@pytest.mark.parametrize("written", ["argument", "captured"])
+def test_a_factor_that_is_written_before_the_backward_call_is_found_out(written, pure):
+    weight, factors = ones(3).requires_grad_(), {"argument": ones(3), "captured": ones(3)}
+    forward = torch_jax.jit(lambda x: (weight * x + weight * factors["captured"]).sum(), pure=pure)
+    for _ in range(3):
+        result = forward(factors["argument"])
+    factors[written].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+
+
+@both
 def test_gradients_of_gradients_outside(pure):
     """The backward pass of a call without Python is a program, of which there is no graph."""
     x = torch.tensor([1.0, 2.0], device="jax", requires_grad=True)

@@ -20,8 +20,7 @@ def is_spent(tensor: torch.Tensor) -> bool:
     """Return whether a backward pass has freed what the graph of a tensor had saved."""
     try:
         for node in nodes([tensor]):
-            for _ in _saved(node):
-                pass
+            list(_saved(node))
     except RuntimeError:
         return True
     return False

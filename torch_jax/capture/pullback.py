@@ -57,7 +57,9 @@ class Pullback:
         self._saves = bool(saved)
         # tensors; the place of those that are arguments
         self._inputs = [observer.owner(t) for t in inputs]
-        self._saved = [observer.owner(t) for t in inputs if id(t.untyped_storage()) in saved]
+        older = {id(t): t for t in (*inputs, *(known[0] for known in observer.outlines.values()))}
+        held = (t for t in older.values() if id(t.untyped_storage()) in saved)
+        self._saved = list(map(observer.owner, held))
         self._saved_results = [
             at for at, one in enumerate(outputs) if id(one.untyped_storage()) in saved
         ]
@@ -222,8 +224,7 @@ def await_gradients(result: Any) -> None:
     """Have the next backward pass recorded, if it may be that of these results."""
     leaves = trees.flatten(result)[0] if torch.is_grad_enabled() else ()
     nodes = (leaf.grad_fn for leaf in leaves if storage.is_jax_tensor(leaf))
-    node: Any = next((node for node in nodes if node is not None), None)
-    if node is not None:
+    if node := next(filter(None, nodes), None):
         mark = node.metadata["torch_jax"] = _Mark()
         _awaited.add(mark)
 
