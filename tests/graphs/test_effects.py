@@ -294,10 +294,24 @@ def test_a_call_that_raises_has_written_nothing(donate):
 
 
 def test_results_in_channels_last_are_viewed():
-    """Dynamo takes a convolution's result on this device for contiguous."""
+    """Dynamo takes a shuffle's result on this device for contiguous."""
     x = torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last)
     check(lambda x, w: F.conv2d(x, w).flatten(1), x, torch.randn(4, 4, 2, 2))
     check(lambda x: F.pixel_shuffle(x, 2).flatten(1), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("form", [torch.channels_last, torch.channels_last_3d])
+def test_convolutions_in_channels_last_are_made_contiguous(form, dtype):
+    dims = 4 if form == torch.channels_last else 5
+    x = torch.randn(2, 4, *[3] * (dims - 2), dtype=dtype).to(memory_format=form)
+    weight = torch.randn(4, 4, *[2] * (dims - 2), dtype=dtype)
+    convolve = F.conv2d if dims == 4 else F.conv3d
+    for function in (convolve, lambda x, w: convolve(x, w).relu().contiguous()):
+        result = torch.compile(function, backend="jax")(x.to("jax"), weight.to("jax"))
+        expected = function(x, weight)
+        assert_same(result, expected, scale=5)
+        assert result.stride() == expected.stride()
 
 
 def test_a_backward_pass_of_a_graph_for_all_sizes_runs_twice():

@@ -263,6 +263,14 @@ def compile_needs_no_backend_named() -> bool:
     return torch.compile(lambda: torch.arange(3, device="jax") * 2)().tolist() == [0, 2, 4]
 
 
+@need("torch._C._conv_determine_backend_memory_format")
+def a_graph_knows_the_strides_of_a_convolution() -> bool:
+    torch._dynamo.reset()
+    x = torch.ones(2, 2, 2, next(_lengths), device="jax").to(memory_format=torch.channels_last)
+    convolve = torch.compile(lambda x: nn.functional.conv2d(x, x[:, :, :1, :1]).contiguous())
+    return convolve(x).is_contiguous()
+
+
 @need("multiprocessing.reduction.ForkingPickler.register")
 def tensors_go_to_processes() -> bool:
     sent = multiprocessing.reduction.ForkingPickler.dumps(ones(2))
@@ -294,7 +302,7 @@ def a_mesh_makes_a_group_of_the_device() -> bool:
             dist.destroy_process_group()
 
 
-_lengths = itertools.count(2)  # DTensor remembers what it has decided for a shape
+_lengths = itertools.count(2)  # DTensor and fake tensors remember what they decide for a shape
 
 
 @need("torch.distributed.tensor.DTensor")

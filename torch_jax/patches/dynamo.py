@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import dynamo_constants
 from torch_jax.core.patching import around, patch
+from torch_jax.eager.meta import is_channels_last
 from torch_jax.environment import callables
 from torch_jax.memory import generators
 
@@ -83,6 +84,17 @@ def _hidden(package: ModuleType) -> Iterator[str]:
             yield from _hidden(importlib.import_module(part.name))
         elif part.name not in _SEEN_THROUGH:
             yield part.name
+
+
+@around("torch._C._conv_determine_backend_memory_format", "torch._dynamo")
+def _patch_convolutions(original: Any, input: Any, weight: Any, backend: Any) -> Any:
+    """Fake tensors take a convolution's result for contiguous where PyTorch lacks the device."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    is_contiguous = not any(is_channels_last(one.shape, one.stride()) for one in (input, weight))
+    is_ours = input.device.type == pytorch.DEVICE_TYPE
+    if not is_ours or is_contiguous or (input.dim(), input.dtype) == (5, torch.float64):
+        return original(input, weight, backend)
+    return formats[input.dim()]
 
 
 _BUILDER = "torch._dynamo.variables.builder"
