@@ -136,8 +136,7 @@ def cudnn_version() -> int:
 
 def what_jax_holds() -> Any:
     """Return JAX's clients with their arrays and executables, None where JAX was not used."""
-    clients = dict(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", {}))
-    if not clients:
+    if not (clients := dict(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", {}))):
         return None
     mlir = sys.modules.get("jax._src.interpreters.mlir")
     methods = ("live_arrays", "live_executables")

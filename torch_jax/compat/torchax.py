@@ -57,8 +57,7 @@ def disable_globally() -> None:
 @contextlib.contextmanager
 def disable_temporarily() -> Iterator[tuple[()]]:
     """Undo :func:`enable_globally` in a block."""
-    was_enabled = default_env().enabled
-    if was_enabled:
+    if was_enabled := default_env().enabled:
         disable_globally()
     try:
         yield ()

@@ -222,8 +222,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         """Return the lowering's results for some arguments, and those of its check."""
         call = {name: _fill(value, memories, read) for name, value in part.items()}
         call |= strides
-        in_rows = lowering.rows in placed and target.platform() == "tpu"
-        if in_rows:
+        if in_rows := lowering.rows in placed and target.platform() == "tpu":
             call[lowering.rows] = placed[lowering.rows].read_rows(memories)
         if draws:
             name = lowering.random if isinstance(lowering.random, str) else "key"

@@ -119,8 +119,7 @@ def foreach_lowering(op: Any) -> Lowering | None:
     stem = schema.name.removeprefix("aten::_foreach_").removesuffix("_")
     types = [str(a.real_type) for a in schema.arguments if not is_out_argument(a)]
     base = _FOREACH_NAMES.get(stem, stem)
-    element = _element_lowering(base, [_ELEMENT.get(one, one) for one in types])
-    if element is None:
+    if (element := _element_lowering(base, [_ELEMENT.get(one, one) for one in types])) is None:
         return None
     lowering, keywords = element
     # ``Tensor scalars`` is one tensor with a number for each position

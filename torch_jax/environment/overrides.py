@@ -366,7 +366,6 @@ def register_op(name: str, **options: Any) -> Callable[[Callable], Callable]:
     >>> torch.ops.doc.twice(torch.ones(2, device="jax")).cpu()
     tensor([2., 2.])
     """
-    op = variants.overload(name.removeprefix("aten::").removeprefix("aten."))
-    if op is None:
+    if (op := variants.overload(name.removeprefix("aten::").removeprefix("aten."))) is None:
         raise ValueError(f"torch {torch.__version__} has no operator {name!r}")
     return functools.partial(install, op, **options)

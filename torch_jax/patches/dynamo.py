@@ -88,13 +88,12 @@ def _hidden(package: ModuleType) -> Iterator[str]:
 
 @around("torch._C._conv_determine_backend_memory_format", "torch._dynamo")
 def _patch_convolutions(original: Any, input: Any, weight: Any, backend: Any) -> Any:
-    """Fake tensors take a convolution's result for contiguous where PyTorch lacks the device."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    is_contiguous = not any(is_channels_last(one.shape, one.stride()) for one in (input, weight))
-    is_ours = input.device.type == pytorch.DEVICE_TYPE
-    if not is_ours or is_contiguous or (input.dim(), input.dtype) == (5, torch.float64):
+    """Keep channels_last in fake tensors, which took a result on this device for contiguous."""
+    is_plain = not any(is_channels_last(one.shape, one.stride()) for one in (input, weight))
+    is_plain |= (input.dim(), input.dtype) == (5, torch.float64)  # which no library keeps
+    if is_plain or input.device.type != pytorch.DEVICE_TYPE:
         return original(input, weight, backend)
-    return formats[input.dim()]
+    return torch.channels_last if input.dim() == 4 else torch.channels_last_3d
 
 
 _BUILDER = "torch._dynamo.variables.builder"

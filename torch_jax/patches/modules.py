@@ -24,8 +24,7 @@ def _patch_apply(original: Any, self: Any, fn: Any, recurse: bool = True) -> Any
     """
     if not isinstance(fn, _Crossing):
         fn = _Crossing(fn)
-    is_scripted = isinstance(self, torch.jit.RecursiveScriptModule)
-    if is_scripted:
+    if is_scripted := isinstance(self, torch.jit.RecursiveScriptModule):
         _move_scripted(self, fn.fn)
     moved = original(self, fn, recurse)
     for tensor in (*self.parameters(), *self.buffers()) if is_scripted else ():

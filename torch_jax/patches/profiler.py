@@ -18,8 +18,7 @@ def _patch_init(original: Any, self: Any, enabled: bool = True, **given: Any) ->
     """C++ needs a plug-in of its own if ``use_device`` names the device; "cuda" may mean it."""
     wanted = "cuda" if given.get("use_cuda") else given.get("use_device")
     redirected = torch.cuda.is_available() and not pytorch.has_cuda()
-    is_ours = enabled and wanted in (_JAX, *["cuda"] * redirected)
-    if is_ours:
+    if is_ours := enabled and wanted in (_JAX, *["cuda"] * redirected):
         # without the host's events, kernels could not be matched with operators
         given |= {"use_cuda": False, "use_device": None, "use_cpu": True}
     original(self, enabled, **given)

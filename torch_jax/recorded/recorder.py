@@ -279,8 +279,7 @@ class Recorder:
                 self.flush()
             if not self.recording.operators:
                 self._beginnings.add(call)
-        recording = self.recording
-        if recording.at_once:
+        if (recording := self.recording).at_once:
             self._remember(call, args)
         elif recording.at_once is None:  # asked before operands become arrays
             recording.at_once = False
@@ -460,8 +459,7 @@ def _have_changed(key: tuple, state: State) -> bool:
     Asked of the operators' numbers, not of their states: behind the first operator whose integers
     have changed no state is known.
     """
-    integers = tuple(one for one in key if type(one) is tuple and one[:1] != (complex,))
-    if not integers:
+    if not (integers := tuple(one for one in key if type(one) is tuple and one[:1] != (complex,))):
         return False
     if len(_integers_at) >= PLACES_REMEMBERED:
         _integers_at.clear()

@@ -51,8 +51,7 @@ def load_checkpoint(path: str) -> dict[str, Any]:
     from flax.training import checkpoints
 
     if Path(path).is_dir():
-        state = checkpoints.restore_checkpoint(Path(path).absolute(), target=None)
-        if state is None:
+        if (state := checkpoints.restore_checkpoint(Path(path).absolute(), target=None)) is None:
             raise FileNotFoundError(f"No checkpoint found at {path}")
         return state
     if not Path(path).is_file():
