@@ -33,7 +33,7 @@ def _running(name: str, scan: Callable[..., Any]) -> None:
 
 
 def _accumulated(dtype: Any) -> np.dtype:
-    """Return the dtype that PyTorch accumulates in: on the CPU twice the width of float32's."""
+    """Return the dtype that PyTorch accumulates in: on the CPU float64 for float32."""
     wide = opmath(dtype)
     is_single = dtype in (np.float32, np.complex64) and target.on_cpu()
     return np.promote_types(wide, np.float64) if is_single else wide

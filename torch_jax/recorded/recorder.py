@@ -59,11 +59,11 @@ class Recording:
         # whether operators run when they are called, from here on; None before the first
         self.at_once: bool | None = None
         self.passed = 0  # of these, those that take tensors: others make what a graph is given
+        self.beginning = self.elements = 0  # of these, the first, and how many elements they take
+        self.is_small = False  # whether it was known that these are few
         self._error: Exception | None = None
         self._running = threading.RLock()
-        self._may_begin = False  # a new graph; asked once
-        self.beginning = self.elements = 0  # of these, the first, and how many elements they take
-        self.is_small = False  # whether these were known to be few
+        self._may_begin = False  # whether it may be a new graph; asked once
         self._is_over = self._is_early = False
 
     @property
@@ -288,7 +288,7 @@ class Recorder:
         return recording.at_once
 
     def begins_at_once(self, op: Any, args: tuple, kwargs: dict, is_traced: bool = False) -> bool:
-        """Return whether an operator runs at once, as all behind it then do; by what is known."""
+        """Return whether a new or a small operator runs at once, as all behind it then do."""
         is_whole = self.listener.takes_checks or absent.is_chosen()
         if self.recording.first_compiled() <= 2 or not compile_nothing() or is_whole:
             return False
