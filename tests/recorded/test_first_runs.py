@@ -429,6 +429,15 @@ def test_code_whose_sizes_are_in_its_data_traces_as_little():
     assert traced.call_count == 1  # for the comparison
 
 
+def test_code_that_begins_with_known_operators_looks_at_no_value():
+    known, longer = torch_jax.jit(lambda x: x * 2), torch_jax.jit(lambda x: (x * 2).exp().sum())
+    x = torch.linspace(0, 1, 7).to("jax")
+    for function in (known, longer):
+        for _ in range(4):
+            function(x)
+        assert function.explain().programs.made == 1
+
+
 def test_parts_of_few_elements_between_looks_at_values_are_never_compiled():
     def settled(x, y):
         steps = 0

@@ -111,7 +111,7 @@ class Recording:
 
     def _compute(self, state: State, nodes: list, numbers: list, arrays: list) -> None:
         given = *by_kind(numbers), arrays
-        listener = self.recorder.listener
+        listener = SILENT if self.at_once else self.recorder.listener  # which hears of the rest
         if absent.is_chosen():
             self._stand_in(state, nodes, given)
             return
