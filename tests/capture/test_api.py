@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import dataclasses
 import enum
@@ -12,6 +13,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import torch_jax
 from tests.support.jitted import assert_run, assert_skipped, both
@@ -138,6 +140,32 @@ class TestModules:
         for _ in range(3):
             torch.testing.assert_close(model(ones(5, 3)).cpu(), expected * 2)
         handle.remove(), inner.remove()
+
+
+@contextlib.contextmanager
+def _another_forward(layer):
+    layer.forward = lambda x: torch.nn.Linear.forward(layer, x) * 2
+    yield
+    del layer.forward
+
+
+@contextlib.contextmanager
+def _a_hook_of_all(_layer):
+    hook = register_module_forward_hook(lambda module, args, out: out * 2)
+    yield
+    hook.remove()
+
+
+@pytest.mark.parametrize("doubled", [_another_forward, _a_hook_of_all])
+def test_another_forward_of_a_module_is_noticed(doubled):
+    layer = torch.nn.Linear(3, 2, device="jax")
+    compiled = torch_jax.jit(lambda x: layer(x), pure=True)
+    for _ in range(9):  # the next call is no audit
+        before = compiled(ones(3))
+    with doubled(layer):
+        for _ in range(3):
+            torch.testing.assert_close(compiled(ones(3)), before * 2)
+    torch.testing.assert_close(compiled(ones(3)), before)
 
 
 @both

@@ -290,6 +290,11 @@ _WHOLE_FOR_MODES = _WHOLE | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
 
 
+# The hooks that all modules have, but for those before a call: an observer has one there.
+_OF_ALL = "_global_forward_hooks", "_global_backward_hooks", "_global_backward_pre_hooks"
+MODULE_HOOKS = [vars(torch.nn.modules.module).get(name, {}) for name in _OF_ALL]
+
+
 def hooks_of(tensor: torch.Tensor) -> dict[str, Any]:
     """Return the hooks that autograd has of a tensor, None or a dict, by the attribute's name."""
     return {name: getattr(tensor, name, None) for name in HOOKS}

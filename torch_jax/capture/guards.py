@@ -46,14 +46,17 @@ class Guards:
         self._hooks = list(map(_hooks_of, self._tensors))
         self._have_forms = dynamo.tensor_guards(self._tensors)
         modules, optimizers = observer.modules.values(), observer.optimizers
+        tables = [*pytorch.MODULE_HOOKS, *chain.from_iterable(map(_tables, modules))]
         # these dicts must hold the same values
-        entries = [entry for one in modules for entry in _entries_of(one)] + optimizers.world()
+        entries: list[Entry] = [(vars(m), n, vars(m).get(n)) for m in modules for n in _OWN]
+        entries += [(table, *entry) for table in tables for entry in table.items()]
+        entries += optimizers.world()
         columns: list[Any] = [list(column) for column in zip(*entries, strict=True)]
         self._dicts, self._keys, self._values = columns or [[], [], []]
         # these must have no ``.grad``
         self._without = [owner for owner in left.without if type(owner) is not int]
         # these must be as long
-        self._lists = [*optimizers.lists(), *(table for one in modules for table in _tables(one))]
+        self._lists = [*optimizers.lists(), *tables]
         self._lists += filter(None, chain.from_iterable(self._hooks))
         self._lengths = list(map(len, self._lists))
         self.numbers = optimizers.read  # of optimizers, each with its value in the call
@@ -98,6 +101,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+_OWN = ("training", "forward")  # the second where a module's own is replaced
 _PARTS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -105,15 +109,6 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 def _tables(module: torch.nn.Module) -> list[dict]:
     """Return the dicts of a module's parts and hooks."""
     return [table for table in map(vars(module).get, _PARTS + _HOOKS) if table is not None]
-
-
-def _entries_of(module: torch.nn.Module) -> list[Entry]:
-    """Return what a module's call reads of the module: its mode, its parts and its hooks."""
-    own = vars(module)
-    found: list[Entry] = [(own, "training", own.get("training"))]
-    for table in _tables(module):
-        found += [(table, name, value) for name, value in table.items()]
-    return found
 
 
 class Memories:
