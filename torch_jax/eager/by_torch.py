@@ -14,7 +14,7 @@ import torch
 
 from torch_jax._private import jax_core, pytorch
 from torch_jax.core import errors
-from torch_jax.core.active import ACTIVE
+from torch_jax.core.active import ACTIVE, unrecorded
 from torch_jax.eager import bound, refusals
 from torch_jax.eager.signature import TENSORS, Signature
 from torch_jax.eager.stand_ins import STAND_INS
@@ -114,11 +114,8 @@ def by_xla_or_at_once(op: Any, call: Call, by_xla: Call, args: tuple, kwargs: di
     may_pass = recorder is not None and (recorder.recording.at_once is not False or recorder.least)
     if not (may_pass and recorder.passes(op, args, kwargs)):
         return by_xla(*args, **kwargs)
-    ACTIVE.recorder = None
-    try:
+    with unrecorded():
         result = call(*args, **kwargs)
-    finally:
-        ACTIVE.recorder = recorder
     is_number = isinstance(result, int | float | complex)
     if is_number or (isinstance(result, torch.Tensor) and result.device.type == "cpu"):
         recorder.look()

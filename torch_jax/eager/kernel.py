@@ -138,9 +138,7 @@ class Kernel:
         if records and (recorder.recording.at_once or entry is None):
             # PyTorch's operators but draws, which have been made; our own run in recordings alone
             plain = self.op.namespace == "aten" and not self.lowering.random
-            may_begin = entry is None and plain
-            given = self.op, args, kwargs
-            if recorder.passes(*given) or (may_begin and recorder.begins_at_once(*given)):
+            if recorder.passes(self.op, args, kwargs, is_new=entry is None and plain):
                 return self._now(args, kwargs)
         run = self._recorded if records else self._run
         if entry is None:

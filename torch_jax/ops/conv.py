@@ -56,8 +56,8 @@ def _correlate(input, weight, geometry, dtype=None, spread=None, is_part=False) 
         return lax.platform_dependent(input, weight, cpu=shift, default=convolve)
     if dtype is not None and _is_grouped(input, weight.shape, groups):
         of_one = (*geometry[:3], 1), dtype, spread, True
-        split = _by_groups(lambda x, w: _correlate(x, w, *of_one), groups, (1, 0, 1))
-        return lax.platform_dependent(input, weight, cpu=split, default=convolve)
+        grouped = _by_groups(lambda x, w: _correlate(x, w, *of_one), groups, (1, 0, 1))
+        return lax.platform_dependent(input, weight, cpu=grouped, default=convolve)
     if dtype is not None and spread is None and forms.forward_by_patches(input, weight, groups):
         return lax.platform_dependent(input, weight, cpu=multiply, default=convolve)
     return convolve(input, weight)
@@ -166,8 +166,8 @@ def _to_weight(output, input, shape, geometry) -> jax.Array:
 
     if _is_grouped(output, shape, groups):
         of_one = (shape[0] // groups, *shape[1:]), (*geometry[:3], 1)
-        split = _by_groups(lambda y, x: forms.patches_to_weight(y, x, *of_one), groups, (1, 1, 0))
-        return lax.platform_dependent(output, input, cpu=split, default=transpose)
+        grouped = _by_groups(lambda y, x: forms.patches_to_weight(y, x, *of_one), groups, (1, 1, 0))
+        return lax.platform_dependent(output, input, cpu=grouped, default=transpose)
     if (form := forms.weight_form(output, input, shape, geometry)) is not None:
         return lax.platform_dependent(output, input, cpu=multiply, default=transpose)
     return transpose(output, input)

@@ -29,7 +29,7 @@ def _running(name: str, scan: Callable[..., Any]) -> None:
         narrow = category(x.dtype) < 2 and dtype is None
         return _scan(scan, x.astype(np.int64 if narrow else _accumulated(x.dtype)), dim)
 
-    lowering.__doc__ = f"``lax.{name}``; integers accumulate in int64, half types in float32."
+    lowering.__doc__ = f"``lax.{name}``; integers accumulate in int64, floats as PyTorch's do."
 
 
 def _accumulated(dtype: Any) -> np.dtype:

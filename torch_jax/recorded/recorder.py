@@ -269,8 +269,11 @@ class Recorder:
             )
         self.flush()
 
-    def passes(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-        """Return whether an operator runs at once, as one before it did; remember what is new."""
+    def passes(self, op: Any, args: tuple, kwargs: dict[str, Any], is_new: bool = False) -> bool:
+        """Return whether an operator runs at once, as all behind it then do; remember what does.
+
+        ``is_new``: it has no entry, and may be the first of these.
+        """
         if self.recording.is_small:
             return True
         call = _call(op, args, kwargs)
@@ -279,25 +282,26 @@ class Recorder:
                 self.flush()
             if not self.recording.operators:
                 self._beginnings.add(call)
-        if (recording := self.recording).at_once:
+        recording = self.recording
+        if recording.at_once:
             self._remember(call, args)
-        elif recording.at_once is None:  # asked before operands become arrays
-            recording.at_once = False
-            known = op.namespace == "aten" and call in MET
-            return known and self.begins_at_once(op, args, kwargs, MET[call])
-        return recording.at_once
+            return True
+        # known operators are asked for at the beginning, before operands become arrays
+        is_first, recording.at_once = recording.at_once is None, False
+        if not is_new and (not is_first or op.namespace != "aten" or call not in MET):
+            return False
+        return self._begins_at_once(call, args, is_traced=not is_new and MET[call])
 
-    def begins_at_once(self, op: Any, args: tuple, kwargs: dict, is_traced: bool = False) -> bool:
-        """Return whether a new or a small operator runs at once, as all behind it then do."""
+    def _begins_at_once(self, call: int, args: tuple, is_traced: bool) -> bool:
+        """Return whether operators run at once from one on that is new, or begins few."""
         is_whole = self.listener.takes_checks or absent.is_chosen()
         if self.recording.first_compiled() <= 2 or not compile_nothing() or is_whole:
             return False
-        recording, call = self.recording, _call(op, args, kwargs)
         is_small = self.listener.begins_small(call)
-        if call in MET and not is_small and (is_traced or recording.begins()):
+        if call in MET and not is_small and (is_traced or self.recording.begins()):
             MET[call] = True
             return False
-        recording.at_once = True
+        self.recording.at_once = True
         self.flush()
         recording = self.recording
         recording.at_once, recording.beginning, recording.is_small = True, call, is_small
