@@ -154,6 +154,12 @@ def test_powers_of_a_complex_zero(dtype):
         check(lambda x, e=exponent: x**e, torch.zeros(2, dtype=dtype))
 
 
+@pytest.mark.parametrize("exponent", [0.5, -0.5])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_roots_of_special_numbers(dtype, exponent):
+    check(lambda x: x**exponent, torch.tensor([-INF, -0.0, INF, NAN], dtype=dtype))
+
+
 def test_integer_tensor_powers():
     base, exponent = torch.arange(-3, 4).repeat(7), torch.arange(-3, 4).repeat_interleave(7)
     check(torch.pow, base[base != 0], exponent[base != 0])
