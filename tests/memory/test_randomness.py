@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 import torch
+from jax.extend.random import threefry2x32_p
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -469,6 +471,22 @@ def test_checkpoints_replay_the_masks_of_dropout(reentrant, preserve, compiled):
 
 
 # --- streams --------------------------------------------------------------------------------------
+
+
+KNOWN_BITS = [  # of Random123's threefry2x32 of 20 rounds: key, counter, bits
+    ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+    ((0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
+    ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+]
+
+
+@pytest.mark.parametrize("key, counter, bits", KNOWN_BITS)
+def test_bits_are_those_of_threefry_without_a_loop(key, counter, bits):
+    torch.zeros(1, device="jax")  # the device is awake
+    hashed = jax.jit(threefry2x32_p.bind)
+    given = [np.uint32(word) for word in key + counter]
+    assert tuple(map(int, hashed(*given))) == bits
+    assert "while" not in hashed.lower(*given).as_text()
 
 
 def test_fold_in_is_that_of_jax():

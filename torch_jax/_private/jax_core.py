@@ -33,6 +33,14 @@ def is_outside_traces() -> bool:
     return outside_traces()()
 
 
+def threefry() -> Any:
+    """Return the primitive of random bits, without ``jax.extend``, which imports Pallas."""
+    try:
+        return importlib.import_module("jax._src.random.threefry2x32").threefry2x32_p
+    except (ImportError, AttributeError):
+        return importlib.import_module("jax.extend.random").threefry2x32_p
+
+
 def outside_of_traces() -> Any:
     """Return a context in which operations run at once, under any trace of this thread.
 
