@@ -34,7 +34,7 @@ _MAGNITUDES = (0.0, 1e-30, 0.25, 0.5, 1.0, 1.5, 2.0, 100.0)
 
 def checked(op: Any, lowering: Lowering, call: Call) -> Call:
     """Wrap ``call``, which takes the arguments of ``op``, to check every new number before."""
-    if not (taken := _numbers_to_check(op)):
+    if not (taken := _numbers_to_check(op, lowering)):
         return call
     first = next(
         i for i, a in enumerate(op._schema.arguments) if a.name in taken or a.kwarg_only
@@ -46,7 +46,7 @@ def checked(op: Any, lowering: Lowering, call: Call) -> Call:
         kind, given = _without_floats(known), twins.by_name(op, args, kwargs)
         bound = passed.get(kind)
         if not (bound and all(abs(value) < bound for value in _leaves(given, float))):
-            _refuse(op, infers, given)
+            _refuse(op, infers, given, bool(lowering.random and lowering.integers))
             # without elements some kernels check nothing; a trace's numbers are its guards
             if not all(map(torch.Tensor.numel, tensors_in(args))) or _leaves(given, torch.SymFloat):
                 return
@@ -70,7 +70,7 @@ def checked(op: Any, lowering: Lowering, call: Call) -> Call:
     return checking
 
 
-def _numbers_to_check(op: Any) -> set[str]:
+def _numbers_to_check(op: Any, lowering: Lowering) -> set[str]:
     """Return the names of an overload's numbers that its CPU kernel can check."""
     packet = op._schema.name.removeprefix("aten::").removesuffix("_")
     if (
@@ -78,10 +78,10 @@ def _numbers_to_check(op: Any) -> set[str]:
         or packet in _SIZED
         or packet.startswith("special_")  # polynomials: as many steps as their number says
         or not twins.can_be_small(op)
-        or twins.draws_unseen(op)
     ):
         return set()
-    return {a.name for a in op._schema.arguments if takes_number(a)} - operands(op)
+    bounds = lowering.integers if lowering.random else set()
+    return {a.name for a in op._schema.arguments if takes_number(a)} - operands(op) | bounds
 
 
 def operands(op: Any) -> set[str]:
@@ -142,14 +142,17 @@ def _bound(op: Any, given: dict[str, Any]) -> float:
     return bound
 
 
-def _refuse(op: Any, infers: bool, given: dict[str, Any]) -> None:
-    """Raise the CPU's error for the numbers of a call."""
+def _refuse(op: Any, infers: bool, given: dict[str, Any], is_draw: bool) -> None:
+    """Raise the CPU's error for the numbers of a call; of bounds of a draw it warns, too."""
     given = _one_of_each(given) if "_foreach_" in op.name() else given
     named = twins.twins(op, given, twins.small)
     traced = _leaves(given, torch.SymFloat)
     if traced and numbers.guarded(_predicate(op, named), traced) is not False:
         return
-    error = _verdict(op, numbers.plain(named))
+    plain = numbers.plain(named)
+    error = twins.tried(op, plain, warns=True) if is_draw else _verdict(op, plain)
+    if is_draw and not isinstance(error, Exception):
+        return
     if error is twins.UNKNOWN and infers:  # no kernel for the dtypes, or for small sizes
         meta.infer(op, (), numbers.plain(given))
     elif error is not None and error is not twins.UNKNOWN:

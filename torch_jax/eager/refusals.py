@@ -93,9 +93,7 @@ def in_place_of_meta(op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 def _tried(op: Any, given: twins.Named, make: twins.Make) -> Any:
     """Return what the CPU gives, or its error; None where it has no kernel or no memory."""
-    state = torch.default_generator.get_state()  # of which operators without a generator draw
     found = twins.tried(op, twins.twins(op, given, make, fewer=False))
-    torch.default_generator.set_state(state)
     text = str(found) if isinstance(found, Exception) else ""
     return None if "Could not run" in text or "can't allocate memory" in text else found
 
@@ -114,7 +112,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 def check_dtypes(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Raise the CPU's error for the dtypes of a call, where it does not take them."""
     given = twins.by_name(op, args, kwargs)
-    if op._schema.name in _TAKEN_BY_CUDA or not _may_run(op) or not _are_tried(given):
+    if op._schema.name in _TAKEN_BY_CUDA or op.namespace != "aten" or not _are_tried(given):
         return
     form = (op, *given, *map(_form, given.values()))
     are_sizes = (type(n) is int for tensor in tensors_in(given) for n in tensor.shape)
@@ -138,15 +136,10 @@ def check_outputs(
         fitting = {name: named[name].to(dtype) for name, dtype in results.items()}
         return twins.refusal(op, named | fitting) is None
 
-    tries = _twins(op, twins.by_name(op, args, kwargs)) if _may_run(op) else ()
+    tries = _twins(op, twins.by_name(op, args, kwargs)) if op.namespace == "aten" else ()
     error = twins.verdict(op, tries, is_due)
     _raise(error, op, args, kwargs)
     return error is None
-
-
-def _may_run(op: Any) -> bool:
-    """Return whether an operator is PyTorch's, and does not draw from the user's generator."""
-    return op.namespace == "aten" and not twins.draws_unseen(op)
 
 
 def _are_tried(given: twins.Named) -> bool:

@@ -24,7 +24,9 @@ Named = dict[str, Any]
 # Integers that give a number of elements, which twins have less of; and those that do not depend on
 # the sizes of tensors. CPU kernels do not check any others (the ``C`` of a norm).
 _COUNTS = frozenset({"size", "steps", "window_length", "pad", "bins"})
-_UNSIZED = frozenset({"dim", "axis", "reduction", "compute_mode", "growth_interval"})
+_UNSIZED = frozenset(
+    {"dim", "axis", "reduction", "compute_mode", "growth_interval", "low", "high", "from", "to"}
+)
 _NOT_FOR_CPU = frozenset({"device", "pin_memory", "layout"})
 
 # Random operators draw from this one, so that the user's generators do not move.
@@ -50,7 +52,7 @@ def by_name(op: Any, args: tuple, kwargs: Named) -> Named:
     return dict(zip(names_of(op), args, strict=False)) | kwargs
 
 
-def draws_unseen(op: Any) -> bool:
+def _draws_unseen(op: Any) -> bool:
     """Return whether an operator takes random numbers, but no generator: it moves the user's."""
     return torch.Tag.nondeterministic_seeded in op.tags and "generator" not in names_of(op)
 
@@ -123,12 +125,20 @@ def _few(count: Any) -> Any:
     return min(max(count, 0), 2) if type(count) is int else count
 
 
-def tried(op: Any, named: Named) -> Any:
-    """Return what the CPU's kernel gives for these arguments, or the error that it raises."""
-    try:  # without warnings: the twins' sizes are not the user's
-        return pytorch.without_warnings(lambda: pytorch.call_on_cpu(op, named))
+def tried(op: Any, named: Named, warns: bool = False) -> Any:
+    """Return what the CPU's kernel gives for these arguments, or the error that it raises.
+
+    It does not warn, unless asked to: the twins' sizes are not the user's.
+    """
+    state = torch.default_generator.get_state() if _draws_unseen(op) else None
+    try:
+        call = functools.partial(pytorch.call_on_cpu, op, named)
+        return call() if warns else pytorch.without_warnings(call)
     except Exception as error:
         return error.with_traceback(None)
+    finally:
+        if state is not None:
+            torch.default_generator.set_state(state)
 
 
 def refusal(op: Any, named: Named) -> Exception | None:

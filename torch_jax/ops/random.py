@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -42,13 +41,18 @@ def _normal(key, shape, dtype):
     return jax.random.normal(key, shape, opmath(dtype))
 
 
-def _integers(key, shape, low: int, count: int):
-    """Draw int64 uniform in [low, low + count), by remainder of more random bits, as PyTorch."""
-    if count >= 1 << 64:
-        return jax.random.bits(key, shape, np.uint64).astype(jnp.int64)
-    words = np.uint32 if count <= 1 << 16 else np.uint64
-    offset = jax.random.bits(key, shape, words) % words(count)
-    return offset.astype(jnp.int64) + np.int64(low)
+def _integers(key, shape, low, high):
+    """Draw int64 uniform in [low, high), by remainder of more random bits, as PyTorch does.
+
+    Of the bounds one may be 2^64 more or less: they are taken modulo 2^64, as int64 is.
+    """
+    low, high = (jnp.asarray(bound).astype(jnp.int64) for bound in (low, high))
+    count = (high - low).astype(np.uint64)  # 0 for all of int64
+    bits = jax.random.bits(key, shape, np.uint64)
+    is_small = count - 1 < 1 << 16
+    bits = jnp.where(is_small, bits >> 32 ^ bits & np.uint64(0xFFFFFFFF), bits)
+    offset = jnp.where(count != 0, lax.rem(bits, jnp.maximum(count, 1)), bits)
+    return offset.astype(jnp.int64) + low
 
 
 def _limit(dtype) -> int:
@@ -69,7 +73,10 @@ def draw_key(like, *, key):
     return jax.random.key_data(key)
 
 
-@op("rand", "rand.generator", random=True, drawn_like="size", meta=False)
+_SIZED: dict[str, Any] = {"random": True, "drawn_like": "size", "meta": False}
+
+
+@op("rand", "rand.generator", **_SIZED)
 def rand(size, *, dtype=None, key):
     """Draw uniform in [0, 1)."""
     dtype = or_float(dtype)
@@ -79,50 +86,42 @@ def rand(size, *, dtype=None, key):
     return _uniform(key, size, dtype)
 
 
-@op("randn", "randn.generator", random=True, drawn_like="size", meta=False)
+@op("randn", "randn.generator", **_SIZED)
 def randn(size, *, dtype=None, key):
     """Draw standard normals."""
     dtype = or_float(dtype)
     return _normal(key, size, dtype).astype(dtype)
 
 
-@op("randint", "randint.generator", random=True, drawn_like="size", meta=False)
+@op("randint", "randint.generator", integers=("high",), **_SIZED)
 def randint(high, size, *, dtype=np.int64, key):
     """Draw integers in [0, high)."""
     return randint_low(0, high, size, dtype=dtype, key=key)
 
 
-@op("randint.low", "randint.low_generator", random=True, drawn_like="size", meta=False)
+@op("randint.low", "randint.low_generator", integers=("low", "high"), **_SIZED)
 def randint_low(low, high, size, *, dtype=np.int64, key):
-    """Draw integers in [low, high), which must be numbers of ``dtype``."""
-    dtype = np.int64 if dtype is None else dtype
-    kind, limit = category(dtype), _limit(dtype)
-    least = jnp.iinfo(dtype).min if kind == 1 else 0
-    if kind == 3 or low >= high or (kind < 2 and (low < least or high > limit)):
-        raise RuntimeError(f"integers of {dtype} from {low} to {high}")
-    for name, bound in (("from", low), ("to - 1", high - 1)) if kind == 2 else ():
-        if abs(bound) >= limit:  # beyond, the dtype lacks some integers
-            warnings.warn(
-                f"{name} is out of bounds [-{limit - 1}, {limit - 1}]. Due to precision "
-                f"limitations {dtype} can support discrete uniform distribution only within this "
-                "range.",
-                stacklevel=1,
-            )
-    return _integers(key, size, low, high - low).astype(dtype)
+    """Draw integers in [low, high)."""
+    return _integers(key, size, low, high).astype(np.int64 if dtype is None else dtype)
 
 
-def _enter_like(function: Callable[..., jax.Array], *names: str) -> None:
+def _enter_like(function: Callable[..., jax.Array], *names: str, bounds: tuple = ()) -> None:
     """Enter a function of bounds and a size for the size and dtype of a tensor."""
 
-    @op(*names, random=True, drawn_like="self")
+    @op(*names, random=True, drawn_like="self", integers=bounds)
     def like(self, *bounds, dtype=None, key):
         return function(*bounds, self.shape, dtype=dtype or self.dtype, key=key)
 
 
 _enter_like(rand, "rand_like", "rand_like.generator")
 _enter_like(randn, "randn_like", "randn_like.generator")
-_enter_like(randint, "randint_like", "randint_like.generator")
-_enter_like(randint_low, "randint_like.low_dtype", "randint_like.low_generator_dtype")
+_enter_like(randint, "randint_like", "randint_like.generator", bounds=("high",))
+_enter_like(
+    randint_low,
+    "randint_like.low_dtype",
+    "randint_like.low_generator_dtype",
+    bounds=("low", "high"),
+)
 
 
 @op("randperm", "randperm.generator", random=True)
@@ -208,12 +207,10 @@ def bernoulli(self, *, key):
     return _draw(key, self, self.shape)
 
 
-@op("bernoulli.p", "bernoulli_.float", static=("p",), random=True, drawn_like="self")
+@op("bernoulli.p", "bernoulli_.float", random=True, drawn_like="self")
 def bernoulli_p(self, p=0.5, *, key):
     """Draw 1 with one probability; in place it has a default that it lacks here."""
-    if not 0 <= p <= 1:
-        raise RuntimeError(f"bernoulli expects p in [0, 1], but got p={p}")
-    return _draw(key, np.float32(p), self.shape)
+    return _draw(key, jnp.asarray(p, np.float32), self.shape)
 
 
 @op("bernoulli.Tensor", host=("p",), random=True, check=_inside)
@@ -225,20 +222,20 @@ def bernoulli_tensor(self, p, *, key):
 @op("random", random=True, drawn_like="self")
 def random(self, *, key):
     """Draw integers from 0 to the greatest up to which the dtype is exact."""
-    return _integers(key, self.shape, 0, _limit(self.dtype))
+    return random_from(self, 0, key=key)
 
 
-@op("random.to", random=True, drawn_like="self")
+@op("random.to", random=True, drawn_like="self", integers=("to",))
 def random_to(self, to, *, key):
     """Draw integers in [0, to)."""
-    return randint_low(0, to, self.shape, dtype=self.dtype, key=key)
+    return random_from(self, 0, to, key=key)
 
 
-@op("random.from", random=True, drawn_like="self")
+@op("random.from", random=True, drawn_like="self", integers=("from", "to"))
 def random_from(self, low, to=None, *, key):
     """Draw integers in [from, to), or from there to the greatest of the dtype."""
-    to = _limit(self.dtype) if to is None else to
-    return randint_low(low, to, self.shape, dtype=self.dtype, key=key)
+    to = np.uint64(_limit(self.dtype) % (1 << 64)) if to is None else to
+    return _integers(key, self.shape, low, to).astype(self.dtype)
 
 
 def _positive(name: str, of: str) -> Callable[..., tuple[Any, str, type[Exception]]]:
@@ -255,13 +252,12 @@ def exponential(self, lambd=1.0, *, key):
     return -jnp.minimum(jnp.log(u), -jnp.finfo(wide).eps / 2) / jnp.asarray(lambd).astype(wide)
 
 
-@op("geometric", static=("p",), random=True, drawn_like="self")
+@op("geometric", random=True, drawn_like="self")
 def geometric(self, p, *, key):
     """Draw the number of trials up to the first success: 1, 2, …"""
-    if not 0 < p < 1:
-        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
     wide = opmath(self.dtype) if category(self.dtype) == 2 else np.dtype(np.float32)
-    trials = jnp.ceil(jnp.log(1 - _unit(key, self.shape, wide)) / wide.type(np.log1p(-p)))
+    log = jnp.log1p(-jnp.asarray(p, wide))
+    trials = jnp.ceil(jnp.log(1 - _unit(key, self.shape, wide)) / log)
     return jnp.maximum(trials, 1)
 
 
