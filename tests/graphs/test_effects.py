@@ -322,3 +322,18 @@ def test_a_backward_pass_of_a_graph_for_all_sizes_runs_twice():
     once = x.grad.clone()
     y.backward()
     assert torch.equal(x.grad, 2 * once)
+
+
+def test_views_of_tensors_on_the_cpu_are_theirs():
+    """AOTAutograd makes a view anew, at the place that the graph's result names."""
+    rows = torch.arange(12.0).view(3, 4)
+
+    def views(x, number, n):
+        return x[n], x.t()[n:], number.expand(n + 1), x * 2
+
+    compiled = torch.compile(views, backend="jax")
+    for x in (rows, rows.t(), rows[1:], rows[:, ::2]):
+        for n in range(2):
+            found, expected = compiled(x, rows[1, n], n), views(x, rows[1, n], n)
+            assert all(map(torch.equal, found, expected))
+            assert [one.data_ptr() for one in found[:3]] == [one.data_ptr() for one in expected[:3]]

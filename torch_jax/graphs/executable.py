@@ -8,6 +8,7 @@ without audits. CPU tensors among its inputs are copied to the device, and resul
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -103,7 +104,7 @@ class Executable:
             self._write_back(given, inside, vectors)
         for at in self._to_host:
             if results[at] is not None:  # a token of effects
-                results[at] = results[at].cpu()
+                results[at] = self._on_cpu(results[at], given, inside, vectors)
         return results
 
     def _call(self, given: list[Any], vectors: Sequence[torch.Tensor]) -> list[Any]:
@@ -145,6 +146,20 @@ class Executable:
                 inside[at] = tensor.dtype
         return inside, [transfer.to_device(torch.stack(of)) for of in scalars.values()]
 
+    def _on_cpu(self, result: Any, given: list[Any], inside: list[Any], vectors: Any) -> Any:
+        """Return a result on the CPU; of an input there a view, whose place AOTAutograd reads."""
+        scalars = {vector.dtype: enumerate(repeat(vector)) for vector in vectors}
+        for tensor, copy in ((given[at], inside[at]) for at in self._on_host):
+            first, of = next(scalars[copy]) if copy in scalars else (0, copy)
+            if not is_host(tensor) or of.untyped_storage() is not result.untyped_storage():
+                continue
+            start, rest = _in_steps_of(tensor, copy, result.storage_offset() - first)
+            if not rest:
+                strides = [_in_steps_of(tensor, copy, step)[0] for step in result.stride()]
+                place = result.shape, strides, tensor.storage_offset() + start
+                return tensor.detach().as_strided(*place)
+        return result.cpu()
+
     def _write_back(self, given: list[Any], inside: list[Any], vectors: list) -> None:
         """Write into CPU tensors what the graph has written into their copies."""
         new = {vector.dtype: iter(vector.cpu()) for vector in vectors}
@@ -153,6 +168,16 @@ class Executable:
             value = next(new[dtype]) if dtype in new else inside[at]
             if at in self._written:
                 given[at].copy_(value)
+
+
+def _in_steps_of(tensor: torch.Tensor, copy: Any, distance: int) -> tuple[int, int]:
+    """Return a distance in a compact copy as one in a tensor, and what is beyond its elements."""
+    found, steps = 0, copy.stride() if tensor.dim() else ()  # of a number there may be a vector
+    for step, own, size in sorted(zip(steps, tensor.stride(), tensor.shape, strict=True))[::-1]:
+        if size > 1:
+            count, distance = divmod(distance, step)
+            found += count * own
+    return found, distance
 
 
 def _is_on_host(node: Any) -> bool:
