@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import torch_jax
 from tests.support import executors, numbers
 from tests.support.compare import TOLERANCE, check, check_raises
+from torch_jax.core import compilations
 from torch_jax.eager import checks, twins
 
 DTYPES = (torch.float32, torch.uint8, torch.float16, torch.int64, torch.bool)
@@ -272,3 +274,48 @@ def test_an_operator_that_takes_any_float_is_not_asked_for_each(monkeypatch):
         if step == 5:
             asked.clear()
     assert asked == []
+
+
+ROWS = torch.tensor([[0.5, -1.25, 2.0], [1.5, 0.25, -0.75]])
+CHANGING = {
+    "a power": lambda x, t: x.abs().pow(t),
+    "a power in a list": lambda x, t: torch._foreach_pow([x.abs(), x.abs()], t)[1],
+    "an integer power": lambda x, t: x ** int(10 * t),
+    "a part of a sum": lambda x, t: torch.addmm(x[:, :2], x, x.t(), beta=t, alpha=1 - t),
+    "a part of an outer product": lambda x, t: torch.addr(x, x[:, 0], x[0], beta=t, alpha=-t),
+    "an order of a norm": lambda x, t: x.norm(p=t, dim=-1),
+    "an order of a limit": lambda x, t: torch.renorm(x, t, 0, 0.5),
+    "an order of a distance": lambda x, t: torch.cdist(x, 2 * x, p=t),
+    "a small number of a norm": lambda x, t: F.rms_norm(x, (3,), eps=t),
+    "a complex number": lambda x, t: (x * complex(t, 1 - t)).abs(),
+    "a start": lambda x, t: x + torch.arange(int(10 * t), int(10 * t) + 3, device=x.device),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGING)
+@pytest.mark.parametrize("way", ["recorded", "eager"])
+def test_numbers_that_change_are_inputs(kind, way, request, nothing_is_remembered):
+    """The first call compiles, and the second where integers are inputs from then on."""
+    if way == "eager":
+        request.getfixturevalue("eager_by_xla")
+    function = torch_jax.jit(CHANGING[kind]) if way == "recorded" else CHANGING[kind]
+    on_device = ROWS.to("jax")
+    for call, number in enumerate((1.3, 0.7, 2.6, 1.7, 0.8)):
+        before = compilations.own()
+        actual = function(on_device, number)
+        programs = compilations.own().minus(before)
+        assert call < 2 or programs.made + programs.shared == 0
+        torch.testing.assert_close(actual.cpu(), CHANGING[kind](ROWS, number), rtol=1e-5, atol=1e-6)
+
+
+def test_probabilities_that_change_are_inputs(eager_by_xla):
+    on_device = ROWS.to("jax")
+    draws = (lambda p: on_device.bernoulli(p), lambda p: on_device.clone().geometric_(p))
+    for draw in draws:
+        draw(0.5)
+        before = compilations.own()
+        means = [torch.stack([draw(p) for _ in range(100)]).mean().item() for p in (0.1, 0.9)]
+        assert compilations.own().minus(before).made <= 6  # of stack and mean
+        assert (means[0] < means[1]) == (draw is draws[0])
+        with pytest.raises(RuntimeError):
+            draw(1.5)

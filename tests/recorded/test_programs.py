@@ -295,3 +295,19 @@ def test_reasons_are_logged(caplog):
         (reason,) = reasons(lambda: work(ones(5)))
     (line,) = (r.getMessage() for r in caplog.records if "compiled graph" in r.getMessage())
     assert reason.partition(": ")[2] in line
+
+
+def test_a_warmup_that_begins_at_0_is_one_program(nothing_is_remembered):
+    layer = torch.nn.Linear(3, 2).to("jax")
+    optimizer = torch.optim.AdamW(layer.parameters())
+    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 3)
+    x = torch.ones(1, 3).to("jax")
+    counts = []
+    for _ in range(4):
+        with torch_jax.lazy():
+            optimizer.zero_grad()
+            layer(x).sum().backward()
+            optimizer.step()
+        warmup.step()
+        counts.append(torch_jax.metrics()["compiles"])
+    assert counts[0] == counts[-1]

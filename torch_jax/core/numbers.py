@@ -166,6 +166,11 @@ def guarded(passes: Callable[..., bool], values: list[Any]) -> bool | None:
     return _fixed(known[0], passes, *known[1:]) if len(known) == len(values) else None
 
 
+def holds(passes: Callable[..., bool], value: Any) -> bool | None:
+    """Return whether a number passes; of an observed one, later calls must find the same answer."""
+    return guarded(passes, [value]) if isinstance(value, torch.SymFloat) else passes(value)
+
+
 def plain(value: Any) -> Any:
     """Return arguments with every number replaced by its value in this call, unguarded."""
     if isinstance(value, list | tuple):

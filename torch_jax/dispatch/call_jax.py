@@ -258,7 +258,7 @@ def call(tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
     """Run the operator on the device: each program has its own kernel, which dies with it."""
     found = jax_programs.numbered(program)
     if found.kernel is None:
-        op, static = torch.ops.torch_jax.call_jax.default, frozenset({"program"})
+        op, static = torch.ops.torch_jax.call_jax.default, {"program": None}
         lowering = Lowering(
             op.name(), lambda arrays, _: found(arrays), static, meta=False, check=found.check
         )

@@ -28,6 +28,7 @@ from torch_jax.dispatch.storage_kernels import COPIES, KERNELS, redispatch_to_me
 from torch_jax.eager import bound, by_torch, flat_draws, variants
 from torch_jax.eager.kernel import Kernel
 from torch_jax.eager.signature import signature
+from torch_jax.memory.shared import is_here
 from torch_jax.memory.storage import tensors_in
 from torch_jax.ops.registry import TABLE, Lowering
 
@@ -173,13 +174,14 @@ def _table(op: Any) -> Call | None:
 
 
 def _counting(run: Call) -> Call:
-    """Return ``arange`` that, where it is recorded, takes a whole start as an input."""
+    """Return ``arange`` that, where XLA runs it, takes a whole start as an input."""
 
     def call(start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
-        recorder: Any = ACTIVE.recorder if ACTIVE.tracer is None else None
-        is_recorded = recorder is not None and not recorder.recording.at_once
+        recorder: Any = ACTIVE.recorder
+        at_once = is_here() if recorder is None else recorder.recording.at_once
+        is_plain = at_once or ACTIVE.tracer is not None or not start
         steps = () if step == 1 else (step,)
-        if not (is_recorded and start and {type(start), type(end), type(step)} == {int}):
+        if is_plain or {type(start), type(end), type(step)} != {int}:
             return run(start, end, *steps, **options)
         counted = run(0, end - start, *steps, **options | {"dtype": torch.int64})
         return torch.ops.torch_jax.shift(counted, start).to(options.get("dtype") or torch.int64)
@@ -252,7 +254,7 @@ def _variant(op: Any) -> Call | None:
 
 def _at_once_on_cpu(op: Any, run: Call) -> Call:
     """Return a call of other operators, or PyTorch's kernel where JAX is on the CPU."""
-    return by_torch.kernel(op, signature(op, frozenset()), run, by_torch.on_cpu(op))
+    return by_torch.kernel(op, signature(op, {}), run, by_torch.on_cpu(op))
 
 
 def derived(op: Any, functional: Any) -> Call:
@@ -263,7 +265,7 @@ def derived(op: Any, functional: Any) -> Call:
 
 def _composed_in_place(op: Any, functional: Any) -> Call:
     """Return an in-place overload of a functional operator that is itself composed of others."""
-    sig = signature(op, frozenset())
+    sig = signature(op, {})
 
     def call(*args: Any, **kwargs: Any) -> Any:
         result = functional(*args, **kwargs)

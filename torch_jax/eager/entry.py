@@ -148,9 +148,11 @@ def template(sig: Signature, args, kwargs, slots) -> dict[str, Any]:
         index = next(count)
         return slots[index] if slots and index < len(slots) else index
 
-    def place(kind: int, value: Any) -> Any:
+    def place(kind: kinds.Kind, value: Any) -> Any:
         if value is None and kind != kinds.GENERATOR:
             return None
+        if callable(kind):
+            kind = kinds.STATIC if kind(value) else kinds.NUMBER
         if kind in (kinds.TENSOR, kinds.NUMBER) and isinstance(value, torch.Tensor):
             view, moves = _view(slot(), value)
             return view._replace(starts=slot()) if moves else view

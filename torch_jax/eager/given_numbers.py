@@ -30,12 +30,12 @@ def number_input(value: Any) -> Any:
         return value
     if kind is int and not -(1 << 63) <= value < 1 << 63:
         return np.uint64(value)  # JAX takes Python's integers for int64
-    if ACTIVE.recorder is not None:  # a recording takes its numbers all together
+    if ACTIVE.recorder is not None and kind is not complex:  # a recording takes all together
         return value
     known = kind, value if value and value == value and kind is not complex else _bits(value)
     if (array := _numbers.get(known)) is not None:
         return array
-    if known not in _numbers:
+    if known not in _numbers and kind is not complex:
         if len(_numbers) >= ENTRIES_REMEMBERED:  # a schedule of ever new numbers must not grow this
             _numbers.clear()
         _numbers[known] = None

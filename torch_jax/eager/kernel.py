@@ -277,6 +277,8 @@ class Kernel:
             key.append(type(value))
             memories.append(integers_input(value))
             storages.append(None)
+        elif callable(kind) and not numbers.holds(kind, value):
+            self._collect(NUMBER, value, key, memories, storages)
         else:
             if isinstance(value, torch.SymFloat):  # an observed number: a guard pins its value
                 value = numbers.fixed(value)
@@ -438,9 +440,9 @@ def _repeated(storages: list) -> int:
 
 def _are_one(values: Any) -> bool:
     """Return whether a list holds one float only, more than once; zeros may differ in sign."""
-    if len(values) < 2 or type(values[0]) is not float or not values[0]:
+    if len(values) < 2 or type(values[0]) is not float or values.count(values[0]) != len(values):
         return False
-    return values.count(values[0]) == len(values) and set(map(type, values)) == {float}
+    return set(map(type, values)) == {float} and bool(values[0] or len(set(map(str, values))) == 1)
 
 
 def _shared(memories: list, storages: list) -> tuple[list, tuple[int, ...]]:

@@ -57,7 +57,7 @@ class OnHost:
         return found if self.fits else None
 
 
-def _filled(kind: int | None, placed: Any, memories: list[Any]) -> Any:
+def _filled(kind: Any, placed: Any, memories: list[Any]) -> Any:
     if isinstance(placed, View):
         return _view(placed, memories)
     if isinstance(placed, Number):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 TENSOR, TENSORS, NUMBER, NUMBERS, STATIC, DTYPE, DROP, GENERATOR, INTEGERS = range(9)
 
-_KINDS = {
+# A predicate is the kind of a number that is static where it holds.
+Kind = int | Callable[[Any], bool]
+
+_KINDS: dict[str, int] = {
     "Tensor": TENSOR,
     "List[Tensor]": TENSORS,
     "List[Optional[Tensor]]": TENSORS,
@@ -26,8 +29,8 @@ class Signature(NamedTuple):
     """Kinds of the arguments, by position and by name, and which of them the operator writes."""
 
     names: tuple[str, ...]
-    positional: tuple[int, ...]
-    by_name: dict[str, int]
+    positional: tuple[Kind, ...]
+    by_name: dict[str, Kind]
     writes: tuple[str, ...]
     fresh: int
     lists: tuple[bool, ...]
@@ -52,7 +55,7 @@ class Signature(NamedTuple):
         return found[0] if len(found) == 1 else tuple(found) if found else None
 
 
-def kind_of(argument: Any, static: frozenset[str], integers: frozenset[str]) -> int:
+def kind_of(argument: Any, static: Mapping[str, Any], integers: frozenset[str]) -> Kind:
     """Return the way in which an argument of a schema reaches a lowering."""
     if argument.name in integers:
         return INTEGERS
@@ -62,12 +65,14 @@ def kind_of(argument: Any, static: frozenset[str], integers: frozenset[str]) -> 
     if text.startswith("Optional["):
         text = text[len("Optional[") : -1]
     kind = _KINDS.get(text, STATIC)
-    return STATIC if kind in (NUMBER, NUMBERS) and argument.name in static else kind
+    if kind not in (NUMBER, NUMBERS) or argument.name not in static:
+        return kind
+    return static[argument.name] if kind == NUMBER and static[argument.name] else STATIC
 
 
 def signature(
     op: Any,
-    static: frozenset[str],
+    static: Mapping[str, Any],
     extra_writes: tuple[str, ...] = (),
     integers: frozenset[str] = frozenset(),
 ) -> Signature:

@@ -11,8 +11,8 @@ import numpy as np
 from jax import lax
 
 from torch_jax.ops.derivatives import differentiated_as, root, transposed
-from torch_jax.ops.reduction import vector_norm
-from torch_jax.ops.registry import op
+from torch_jax.ops.reduction import ORDERS, vector_norm
+from torch_jax.ops.registry import known, op
 
 
 @op("_euclidean_dist")
@@ -31,7 +31,7 @@ def euclidean_dist(x1, x2):
 def _with_all_largest(difference, p):
     """Return a distance for which each of equal largest differences has the whole slope."""
     distance = vector_norm(difference, p, (-1,))
-    if p != np.inf:
+    if known(p) != np.inf:
         return distance
     slope = _slope(difference, distance[..., None], p)
     return jnp.sum(lax.stop_gradient(slope) * difference, -1)
@@ -51,13 +51,13 @@ _IF_LARGE, _WITH_PRODUCT = 0, 1
 _LARGE = 25
 
 
-@op("_cdist_forward", static=("p",))
+@op("_cdist_forward", static={"p": ORDERS})
 @differentiated_as(lambda x1, x2, p, compute_mode: _distance(_differences(x1, x2), p))
 def cdist(x1, x2, p, compute_mode):
     """Use the product for Euclidean distances of many rows, as on CPU."""
     mode = compute_mode or _IF_LARGE
     large = max(x1.shape[-2], x2.shape[-2]) > _LARGE
-    if p == 2 and (mode == _WITH_PRODUCT or (mode == _IF_LARGE and large)):
+    if known(p) == 2 and (mode == _WITH_PRODUCT or (mode == _IF_LARGE and large)):
         return euclidean_dist(x1, x2)
     return _distance(_differences(x1, x2), p)
 
@@ -65,21 +65,21 @@ def cdist(x1, x2, p, compute_mode):
 def _slope(difference, distance, p: float):
     """Return the derivative of ``distance`` by ``difference``; 0 where it is not defined."""
     size, sign = jnp.abs(difference), jnp.sign(difference)
-    if p == 0:
+    if known(p) == 0:
         return jnp.zeros_like(difference)
-    if p == 1:
+    if known(p) == 1:
         return sign
-    if p == np.inf:
+    if known(p) == np.inf:
         return jnp.where(size == distance, sign, 0)
-    undefined = (distance == 0) | ((size == 0) if p < 1 else False)
+    undefined = (distance == 0) | ((size == 0) & (p < 1))
     safe = jnp.where(undefined, 1, distance)
     ratio = jnp.where(undefined, 1, size) / safe
-    if p == 2:
+    if known(p) == 2:
         return jnp.where(undefined, 0, difference / safe)
     return jnp.where(undefined, 0, sign * ratio ** (p - 1))
 
 
-@op("_cdist_backward", static=("p",))
+@op("_cdist_backward", static={"p": ORDERS})
 def cdist_backward(grad, x1, x2, p, cdist):
     """Return the gradient of the first operand."""
     if grad.size == 0 or x1.size == 0:
@@ -88,14 +88,14 @@ def cdist_backward(grad, x1, x2, p, cdist):
     return jnp.sum(grad[..., None] * slope, -2)
 
 
-@op("_pdist_forward", static=("p",))
+@op("_pdist_forward", static={"p": ORDERS})
 def pdist(self, p=2.0):
     """Return distances of the pairs of rows above the diagonal."""
     i, j = np.triu_indices(len(self), 1)
     return _distance(self[i] - self[j], p)
 
 
-@op("_pdist_backward", static=("p",))
+@op("_pdist_backward", static={"p": ORDERS})
 def pdist_backward(grad, self, p, pdist):
     """Return gradients: each pair pulls at both of its rows."""
     i, j = np.triu_indices(len(self), 1)

@@ -1,7 +1,7 @@
 """Matrix products.
 
-Half types accumulate in float32 and are rounded once, after ``alpha`` and ``beta``. ``beta`` is
-static: 0 must ignore NaN in ``self``.
+Half types accumulate in float32 and are rounded once, after ``alpha`` and ``beta``. A ``beta`` of 0
+is static: it must ignore NaN in ``self``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from torch_jax import target
 from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import category, opmath, promote, result_type
 from torch_jax.ops.reduction import sum_dim
-from torch_jax.ops.registry import op
+from torch_jax.ops.registry import among, known, op
+
+_BETA = {"beta": among(0, 1)}
 
 
 def dot(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ())) -> jax.Array:
@@ -53,14 +55,14 @@ def _rounded(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ()
 def _blend(self, product, beta, alpha):
     """Return ``beta * self + alpha * product``, without a read of ``self`` if ``beta`` is 0."""
     if category(product.dtype) == 1:
-        beta, alpha = int(beta), jnp.asarray(alpha).astype(product.dtype)  # which truncates
-    if not isinstance(alpha, int) or alpha != 1:
+        beta, alpha = (jnp.asarray(x).astype(product.dtype) for x in (beta, alpha))  # truncated
+    if known(alpha) != 1:
         product = product * alpha
-    if beta == 0:
+    if known(beta) == 0:
         jnp.broadcast_to(self, product.shape)  # raises where it does not fit
         return product
     self = self.astype(product.dtype)
-    return product + (self if beta == 1 else self * beta)
+    return product + (self if known(beta) == 1 else self * beta)
 
 
 op("mm", "bmm", products=True, rows="self")(lambda self, mat2: matrix_product(self, mat2, _rounded))
@@ -72,7 +74,7 @@ def mm_dtype(self, mat2, out_dtype):
     return matrix_product(self, mat2).astype(out_dtype)
 
 
-@op("addmm", "baddbmm", static=("beta",), products=True, rows="mat1")
+@op("addmm", "baddbmm", static=_BETA, products=True, rows="mat1")
 def addmm(self, mat1, mat2, *, beta=1, alpha=1):
     """Return ``beta * self + alpha * (mat1 @ mat2)``."""
     if self.dtype != mat2.dtype:
@@ -83,7 +85,7 @@ def addmm(self, mat1, mat2, *, beta=1, alpha=1):
     return jnp.broadcast_to(product, (*mat1.shape[:-1], mat2.shape[-1]))
 
 
-@op("addmm.dtype", "baddbmm.dtype", static=("beta",), products=True)
+@op("addmm.dtype", "baddbmm.dtype", static=_BETA, products=True)
 def addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
     """Do ``addmm`` of half types with a float32 result."""
     return addmm(self, mat1, mat2, beta=beta, alpha=alpha).astype(out_dtype)
@@ -125,7 +127,7 @@ def _sum_of_rows(a: jax.Array, b: jax.Array) -> jax.Array:
     return _rounded(a, b, (rows, rows))
 
 
-@op("addbmm", static=("beta",), products=True)
+@op("addbmm", static=_BETA, products=True)
 def addbmm(self, batch1, batch2, *, beta=1, alpha=1):
     """Add ``beta * self`` and the batch's sum of products: one contraction of two axes."""
     product = dot(batch1, batch2, ((0, 2), (0, 1)))
@@ -138,27 +140,26 @@ def mv(self, vec):
     return dot(self, vec, ((1,), (0,)))
 
 
-@op("addmv", static=("beta",), products=True)
+@op("addmv", static=_BETA, products=True)
 def addmv(self, mat, vec, *, beta=1, alpha=1):
     """Return ``beta * self + alpha * (mat @ vec)``; ``beta * self`` of a matrix without rows."""
     whole = jnp.broadcast_to(_blend(self, mv(mat, vec), beta, alpha), mat.shape[:1])
-    return whole if whole.size or beta == 0 else self * beta
+    return whole if whole.size or known(beta) == 0 else self * beta
 
 
 op("dot", products=True)(lambda self, tensor: dot(self, tensor, ((0,), (0,))))
 op("vdot", products=True)(lambda self, other: dot(self.conj(), other, ((0,), (0,))))
 
 
-@op("addr", static=("beta", "alpha"))
+@op("addr", static=_BETA)
 def addr(self, vec1, vec2, *, beta=1, alpha=1):
     """Add ``beta * self`` and ``alpha`` times the outer product; for bool, ``or`` and ``and``."""
     dtype = result_type(self, vec1, vec2)
     self, vec1, vec2 = promote(self, vec1, vec2)
     if category(dtype) == 0:
-        outer = (vec1[:, None] & vec2) if alpha else jnp.zeros((len(vec1), len(vec2)), bool)
-        return outer | self if beta else outer
+        return vec1[:, None] & vec2 & (alpha != 0) | self & (beta != 0)
     vec1 = vec1.astype(opmath(dtype))
-    outer = (vec1 if alpha == 1 else vec1 * alpha)[:, None] * vec2.astype(opmath(dtype))
+    outer = (vec1 if known(alpha) == 1 else vec1 * alpha)[:, None] * vec2.astype(opmath(dtype))
     return _blend(self, outer, beta, 1)
 
 

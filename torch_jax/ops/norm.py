@@ -346,7 +346,7 @@ def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, g
 # ---- RMS norm and weight norm -----------------------------------------------------------------
 
 
-@op("_fused_rms_norm", static=("eps",), meta=False)
+@op("_fused_rms_norm", meta=False)
 def _fused_rms_norm(input, normalized_shape, weight, eps):
     """Divide by the root of the mean square over the last dimensions; return its inverse, too."""
     _refuse_shapes(input, normalized_shape, weight)

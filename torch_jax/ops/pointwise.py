@@ -27,7 +27,7 @@ from torch_jax.ops.promotion import (
     promote,
     result_type,
 )
-from torch_jax.ops.registry import op
+from torch_jax.ops.registry import known, op
 
 
 def wide(*operands: Any, to_float: bool = False) -> list[Any]:
@@ -257,16 +257,16 @@ _POWERS: dict[Any, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-@op("pow.Tensor_Scalar", static=("exponent",))
+@op("pow.Tensor_Scalar", static={"exponent": lambda n: n in _POWERS or type(n) is int and n < 0})
 def power_scalar(self, exponent):
-    """Return the power by a static exponent: common ones are products and roots, as in PyTorch."""
-    dtype = result_type(self, exponent)
-    if category(dtype) == 1 and exponent < 0:
+    """Return the power; common exponents, which are static, make products and roots of it."""
+    dtype, constant = result_type(self, exponent), known(exponent)
+    if category(dtype) == 1 and (constant or 0) < 0:
         raise ValueError("Integers to negative integer powers are not allowed.")
     (x,) = wide(self.astype(dtype))
-    is_power_on_cpu = dtype == jnp.float16 and exponent in (0.5, -0.5)  # so -inf has a root
-    if category(dtype) >= 1 and exponent in _POWERS and not is_power_on_cpu:
-        return _POWERS[exponent](x)
+    is_power_on_cpu = dtype == jnp.float16 and constant in (0.5, -0.5)  # so -inf has a root
+    if category(dtype) >= 1 and constant in _POWERS and not is_power_on_cpu:
+        return _POWERS[constant](x)
     return power(self.astype(dtype), jnp.asarray(exponent).astype(dtype))
 
 

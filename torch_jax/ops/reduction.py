@@ -20,7 +20,7 @@ from torch_jax.budgets import ELEMENTS_OF_A_WIDE_SUM
 from torch_jax.ops.derivatives import differentiated_as, magnitude, power_of_size, root
 from torch_jax.ops.pointwise import quotient
 from torch_jax.ops.promotion import category, convert, floating, opmath
-from torch_jax.ops.registry import op
+from torch_jax.ops.registry import among, known, op
 
 Dims = int | tuple[int, ...] | None
 
@@ -225,34 +225,38 @@ def logsumexp(self, dim, keepdim=False):
     return jax.nn.logsumexp(x, over, keepdims=keepdim)
 
 
+# Orders of norms with formulas of their own.
+ORDERS = among(0, 1, 2, math.inf, -math.inf)
+
+
 def vector_norm(x: jax.Array, ord: float, dim: Dims = None, keepdim: bool = False) -> jax.Array:
     """Return ``(sum |x|^ord)^(1/ord)`` with its limits at 0 and at the infinities."""
     x = x.astype(opmath(x.dtype))
-    over = axes(x, dim)
-    if ord == 2:
+    over, constant = axes(x, dim), known(ord)
+    if constant == 2:
         square = jnp.square(x) if category(x.dtype) == 2 else x.real**2 + x.imag**2
         return root(jnp.sum(square, over, keepdims=keepdim))
     size = magnitude(x) if category(x.dtype) == 2 else jnp.abs(x)
-    if ord == math.inf:
+    if constant == math.inf:
         # of nothing 0, which only shapes with nothing else to reduce arrive at
         return largest(size, over, keepdims=keepdim, initial=0)
-    if ord == -math.inf:
+    if constant == -math.inf:
         return smallest(size, over, keepdims=keepdim, initial=math.inf)
-    if ord == 0:
+    if constant == 0:
         return jnp.sum((size != 0).astype(size.dtype), over, keepdims=keepdim)
-    if ord == 1:
+    if constant == 1:
         return jnp.sum(size, over, keepdims=keepdim)
     total = jnp.sum(power_of_size(size, ord), over, keepdims=keepdim)
     return power_of_size(total, 1 / ord)
 
 
-@op("linalg_vector_norm", static=("ord",))
+@op("linalg_vector_norm", static={"ord": ORDERS})
 def linalg_vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None):
     """Return the norm, after a cast to ``dtype``."""
     return vector_norm(self if dtype is None else self.astype(dtype), ord, dim, keepdim)
 
 
-@op("linalg__powsum", static=("ord",))
+@op("linalg__powsum", static={"ord": ORDERS})
 def linalg_powsum(self, ord=2, dim=None, keepdim=False, *, dtype=None):
     """Return ``sum |x|^ord``."""
     x = self if dtype is None else self.astype(dtype)
@@ -263,21 +267,21 @@ def linalg_powsum(self, ord=2, dim=None, keepdim=False, *, dtype=None):
 @op(
     *("norm.Scalar", "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype"),
     *("native_norm", "native_norm.ScalarOpt_dim_dtype"),
-    static=("p",),
+    static={"p": ORDERS},
 )
 def norm(self, p=2, dim=None, keepdim=False, dtype=None):
     """Return the norm of all elements or over dimensions; without ``p``, 2."""
     return linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
 
 
-@op("_foreach_norm.Scalar", static=("ord",), meta=False)
+@op("_foreach_norm.Scalar", static={"ord": ORDERS}, meta=False)
 def foreach_norm(self, ord=2, dtype=None):
     """Return the norm of each tensor, in its own dtype unless one is given."""
     given = [x if dtype is None else x.astype(dtype) for x in self]
     return [vector_norm(x, ord).astype(x.real.dtype) for x in given]
 
 
-@op("_foreach_powsum.Scalar", static=("ord",), meta=False)
+@op("_foreach_powsum.Scalar", static={"ord": ORDERS}, meta=False)
 def foreach_powsum(self, ord=2, dtype=None):
     """Return ``sum |x|^ord`` of each tensor."""
     return [linalg_powsum(x, ord, dtype=dtype).astype(dtype or x.dtype) for x in self]

@@ -5,7 +5,7 @@ names of the ATen schema. Its arguments arrive so:
 
 - ``Tensor`` as an array, ``Tensor[]`` as a list of arrays, an absent optional as ``None``;
 - ``Scalar`` and ``float`` as a traced number (weakly typed, so that another learning rate does not
-  compile again) – name it in ``static`` to get the Python number;
+  compile again) – name it in ``static`` to get the Python number, see :func:`known`;
 - ``int``, ``int[]``, ``bool``, ``str`` as Python values (lists as tuples; see ``integers=``);
   ``ScalarType`` as a NumPy dtype; ``layout``, ``device``, ``pin_memory``, ``memory_format`` are
   not passed at all;
@@ -24,7 +24,8 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -36,7 +37,8 @@ class Lowering(NamedTuple):
 
     Attributes:
       function: the pure JAX function.
-      static: names of ``Scalar``/``float`` arguments that are compile-time constants.
+      static: names of ``Scalar``/``float`` arguments that are compile-time constants, each with
+        None, or with a predicate that says for which numbers it is one: others are traced.
       concrete: the output's shape depends on values, so the function runs outside ``jit`` on
         concrete arrays; or a predicate over the arguments (arrays may be tracers) that says when.
       instead: advice for a trace, where one meets a ``concrete`` operator: "use …".
@@ -72,7 +74,7 @@ class Lowering(NamedTuple):
 
     name: str
     function: Callable[..., Any]
-    static: frozenset[str] = frozenset()
+    static: Mapping[str, Callable[[Any], bool] | None] = MappingProxyType({})
     concrete: bool | Callable[..., bool] = False
     instead: str = ""
     random: bool | str = False
@@ -108,6 +110,16 @@ class Leading(NamedTuple):
     stride: tuple[int, ...] | None = None  # of the result, if not row-major
 
 
+def among(*numbers: float) -> Callable[[Any], bool]:
+    """Return the predicate of an argument of which these numbers alone are constants."""
+    return frozenset(numbers).__contains__
+
+
+def known(number: Any) -> Any:
+    """Return a number that is a compile-time constant; None where it is traced."""
+    return None if isinstance(number, jax.Array) else number
+
+
 def column_major(x: jax.Array | np.ndarray) -> InOrder:
     """Return a stack of matrices laid out as LAPACK does."""
     last = x.ndim - 1
@@ -118,14 +130,15 @@ def lowering(
     name: str,
     function: Callable[..., Any],
     *,
-    static: tuple[str, ...] = (),
+    static: Iterable[str] | Mapping[str, Any] = (),
     host: tuple[str, ...] = (),
     integers: tuple[str, ...] = (),
     **options: Any,
 ) -> Lowering:
     """Return a lowering of ``aten.<name>``, outside the table; for the options see :func:`op`."""
     sets: dict[str, Any] = {"host": frozenset(host), "integers": frozenset(integers)}
-    return Lowering(name, function, frozenset(static), **sets, **options)
+    only = static if isinstance(static, Mapping) else dict.fromkeys(static)
+    return Lowering(name, function, only, **sets, **options)
 
 
 def op(*names: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -37,7 +37,6 @@ from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_on
 from torch_jax.recorded.path import LEAF, MET, MOVING, NUMBERS, ROOT, WORDS, State, Step, source_of
 from torch_jax.recorded.program import ARRAYS, SILENT, Numbered, Program, live, program_for
 
-_MADE_OF = frozenset((*NUMBERS, complex))
 _UINT32 = np.dtype(np.uint32)
 OPEN: list[Any] = []  # the ``elsewhere.Programs`` of each block of ``compile_for`` that is open
 _warned: list[str] = []
@@ -422,7 +421,7 @@ def _maker(entry: Any, memories: Any) -> Any:
     """
     maker = body_of(entry, memories).maker
     # decided by the operands: a tensor of one truth value has the form of Python's
-    is_made = maker is not None and all(type(one) in _MADE_OF for one in maker.of(memories))
+    is_made = maker is not None and all(type(one) in NUMBERS for one in maker.of(memories))
     return maker if is_made else False
 
 
@@ -452,8 +451,6 @@ def _other(recording: Recording, entry: Any, memory: Any, numbers: list[Any]) ->
         return WORDS
     if isinstance(memory, np.ndarray | np.generic):
         return _give(recording, memory)
-    if kind is complex:
-        return kind, repr(memory)
     raise NotRecordable
 
 
@@ -463,7 +460,7 @@ def _have_changed(key: tuple, state: State) -> bool:
     Asked of the operators' numbers, not of their states: behind the first operator whose integers
     have changed no state is known.
     """
-    if not (integers := tuple(one for one in key if type(one) is tuple and one[:1] != (complex,))):
+    if not (integers := tuple(one for one in key if type(one) is tuple)):
         return False
     if len(_integers_at) >= PLACES_REMEMBERED:
         _integers_at.clear()
