@@ -316,3 +316,22 @@ def test_a_backward_pass_reads_a_cpu_tensor_when_it_runs(is_argument):
         scale.fill_(call)
         loss.backward()
         assert_same(x.grad, torch.full((2,), float(call)))
+
+
+@pytest.mark.parametrize(
+    "compile",
+    [lambda f: torch_jax.jit(f, pure=True), lambda f: torch.compile(f, backend="jax")],
+    ids=["pure", "graph"],
+)
+def test_gradients_in_a_batch(compile):
+    """``is_grads_batched`` gives the backward pass tensors without memory."""
+    model, host = network(), network().cpu()
+    compiled, x = compile(lambda x: (model(x), x * x)), randn(2, 3).requires_grad_()
+    given, seeds = x.detach().cpu().requires_grad_(), (randn(5, 2, 1), randn(5, 2, 3))
+    outputs, wanted = (host(given), given * given), (given, *host.parameters())
+    on_host = [seed.cpu() for seed in seeds]
+    expected = torch.autograd.grad(outputs, wanted, on_host, is_grads_batched=True)
+    for _ in range(3):
+        outputs, wanted = compiled(x), (x, *model.parameters())
+        found = torch.autograd.grad(outputs, wanted, seeds, is_grads_batched=True)
+        assert_same(found, expected)

@@ -38,6 +38,9 @@ _AUTOGRAD_KEYS = (
 )
 
 transforms_active = _lookup("_C._are_functorch_transforms_active")
+_enter_older_vmap = _lookup("_C._vmapmode_increment_nesting")
+_leave_older_vmap = _lookup("_C._vmapmode_decrement_nesting")
+_without_batch, _as_batch = _lookup("_remove_batch_dim"), _lookup("_add_batch_dim")
 _included = _lookup("_C._dispatch_tls_local_include_set")
 _excluded = _lookup("_C._dispatch_tls_local_exclude_set")
 _force = _lookup("_C._ForceDispatchKeyGuard")
@@ -84,6 +87,28 @@ def unwrapped(values: Any, level: int) -> tuple[Any, Any]:
 def wrapped(value: torch.Tensor, level: int) -> torch.Tensor:
     """Return a tensor whose first dimension is the batch of a level."""
     return importlib.import_module("torch._C._functorch")._add_batch_dim(value, 0, level)
+
+
+def for_each_sample(function: Callable[[Any], list[Any]], values: Any) -> list[Any]:
+    """Call with each sample of a batch of gradients (``is_grads_batched``), and stack the results.
+
+    PyTorch makes such a batch by its older vmap, whose tensors have no memory.
+    """
+    level = _enter_older_vmap() - 1
+    _leave_older_vmap()
+    if not (level and values):
+        return function(values)
+
+    def rows(value: Any, size: int) -> Any:  # a tensor outside of the batch is all of them
+        is_tensor = isinstance(value, torch.Tensor)
+        return _without_batch(value, level, size, 0) if is_tensor else [value] * size
+
+    size = max(len(rows(value, 1)) for value in values)
+    samples = zip(*(rows(value, size) for value in values), strict=True)
+    return [
+        _as_batch(torch.stack(of), 0, level) if isinstance(of[0], torch.Tensor) else of[0]
+        for of in zip(*map(function, map(list, samples)), strict=True)
+    ]
 
 
 @functools.cache

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import torch
 from torch.autograd.function import once_differentiable
 
-from torch_jax._private import pytorch
+from torch_jax._private import functorch, pytorch
 from torch_jax.capture import autograd_nodes
 from torch_jax.capture.cpu_tensors import OfHost
 from torch_jax.capture.draws import Numbers
@@ -206,7 +206,11 @@ class _Connected(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         if ctx.pullback._saves:
             ctx.saved_tensors  # noqa: B018, asked for what it raises
-        return None, None, None, None, None, *ctx.pullback.run(ctx.arrays, gradients, ctx.drawn)
+
+        def run(gradients: Any) -> list:
+            return ctx.pullback.run(ctx.arrays, gradients, ctx.drawn)
+
+        return None, None, None, None, None, *functorch.for_each_sample(run, gradients)
 
 
 # --- backward passes of recorded calls ------------------------------------------------------------

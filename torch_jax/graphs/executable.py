@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from torch_jax import config
-from torch_jax._private import jax_core, pytorch
+from torch_jax._private import functorch, jax_core, pytorch
 from torch_jax.capture.arguments import Arguments
 from torch_jax.capture.cpu_tensors import is_host
 from torch_jax.capture.history import History
@@ -98,6 +98,9 @@ class Executable:
         """Run the graph."""
         given = list(args)
         args.clear()
+        return functorch.for_each_sample(self._compute, given)
+
+    def _compute(self, given: list[Any]) -> list[Any]:
         inside, vectors = self._moved(given) if self._on_host else (given, [])
         results = self._call(inside, vectors)
         if self._on_host and self._written:
