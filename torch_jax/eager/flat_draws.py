@@ -21,6 +21,7 @@ from torch_jax.memory.generators import default_generator
 from torch_jax.memory.shared import Elsewhere, is_here, seen, taken
 
 Call = Callable[..., Any]
+_config: Any = jax.config
 
 
 def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
@@ -73,7 +74,7 @@ def _taken(value: Any) -> Any:
 
 def _is_longer_drawn(given: Any, shape: Any, kwargs: dict[str, Any], keeps_strides: bool) -> bool:
     """Return whether a call is drawn as the beginning of a longer vector."""
-    if not is_here() or not jax.config.jax_threefry_partitionable:
+    if not is_here() or not _config.jax_threefry_partitionable:
         return False
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     if isinstance(given, torch.Tensor):
