@@ -33,12 +33,17 @@ def is_outside_traces() -> bool:
     return outside_traces()()
 
 
-def threefry() -> Any:
-    """Return the primitive of random bits, without ``jax.extend``, which imports Pallas."""
-    try:
-        return importlib.import_module("jax._src.random.threefry2x32").threefry2x32_p
-    except (ImportError, AttributeError):
-        return importlib.import_module("jax.extend.random").threefry2x32_p
+def unroll_threefry() -> None:
+    """Lower random bits on the CPU as JAX does for accelerators: one kernel, and no loop.
+
+    XLA takes three times as long to compile JAX's loop, and runs it on one core. The bits are
+    equal.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        module = importlib.import_module("jax._src.random.threefry2x32")
+        primitive, rule = module.threefry2x32_p, module._threefry2x32_lowering_rule
+        mlir = importlib.import_module("jax.interpreters.mlir")
+        mlir.register_lowering(primitive, rule, platform="cpu", inline=False)
 
 
 def outside_of_traces() -> Any:

@@ -11,7 +11,7 @@ def start() -> None:
     heap.keep()
     _import_jax()
     from torch_jax._private import jax_core
-    from torch_jax.compiler import disk_cache, threefry
+    from torch_jax.compiler import disk_cache
     from torch_jax.core import compilations, errors, signals
     from torch_jax.device import memory_report
     from torch_jax.dispatch import registration
@@ -20,13 +20,13 @@ def start() -> None:
 
     compilations.listen()
     jax_core.hide_frames("torch", "torch_jax")
+    jax_core.unroll_threefry()
     registration.install()
     install.at_first_use()
     errors.in_memory = memory_report.shortest
     signals.install()
     lazy.install()
     disk_cache.install()
-    threefry.install()
     process_exit.install()
 
 
