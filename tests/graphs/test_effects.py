@@ -337,3 +337,16 @@ def test_views_of_tensors_on_the_cpu_are_theirs():
             found, expected = compiled(x, rows[1, n], n), views(x, rows[1, n], n)
             assert all(map(torch.equal, found, expected))
             assert [one.data_ptr() for one in found[:3]] == [one.data_ptr() for one in expected[:3]]
+
+
+def test_views_of_what_is_written_on_the_cpu_lie_where_they_do_there():
+    def write(x, rows, n):
+        x[n:].neg_()
+        rows.add_(n)
+        return x[n], rows.t()[n], rows.unfold(1, 2, 1)[n], x.expand(2, 5)
+
+    compiled = torch.compile(write, backend="jax")
+    for n in range(3):
+        x, rows = torch.arange(5.0), torch.arange(12.0).view(3, 4)
+        expected = write(x.clone(), rows.clone(), n)
+        assert all(map(torch.equal, compiled(x, rows, n), expected))

@@ -25,7 +25,7 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.core.log import LOGGER
 from torch_jax.dispatch import call_jax
 from torch_jax.graphs import runner
-from torch_jax.memory import transfer
+from torch_jax.memory import storage, transfer
 from torch_jax.memory.storage import is_jax
 from torch_jax.recorded.lazy import is_recording
 
@@ -150,7 +150,7 @@ class Executable:
         return inside, [transfer.to_device(torch.stack(of)) for of in scalars.values()]
 
     def _on_cpu(self, result: Any, given: list[Any], inside: list[Any], vectors: Any) -> Any:
-        """Return a result on the CPU; of an input there a view, whose place AOTAutograd reads."""
+        """Return a result on the CPU, with its place; of an input there a view: AOTAutograd's way."""
         scalars = {vector.dtype: enumerate(repeat(vector)) for vector in vectors}
         for tensor, copy in ((given[at], inside[at]) for at in self._on_host):
             first, of = next(scalars[copy]) if copy in scalars else (0, copy)
@@ -161,7 +161,7 @@ class Executable:
                 strides = [_in_steps_of(tensor, copy, step)[0] for step in result.stride()]
                 place = result.shape, strides, tensor.storage_offset() + start
                 return tensor.detach().as_strided(*place)
-        return result.cpu()
+        return _at_its_place(result)
 
     def _write_back(self, given: list[Any], inside: list[Any], vectors: list) -> None:
         """Write into CPU tensors what the graph has written into their copies."""
@@ -171,6 +171,17 @@ class Executable:
             value = next(new[dtype]) if dtype in new else inside[at]
             if at in self._written:
                 given[at].copy_(value)
+
+
+def _at_its_place(result: torch.Tensor) -> torch.Tensor:
+    """Return a CPU tensor in the place of its memory that a tensor of the device has in its own."""
+    start = result.storage_offset()
+    if result.is_contiguous() and not start:
+        return result.cpu()
+    count = storage.span(result.shape, result.stride(), 0)
+    memory = torch.empty(start + count, dtype=result.dtype, device="cpu")
+    memory[start:] = result.as_strided((count,), (1,)).cpu()
+    return memory.as_strided(result.shape, result.stride(), start)
 
 
 def _in_steps_of(tensor: torch.Tensor, copy: Any, distance: int) -> tuple[int, int]:
