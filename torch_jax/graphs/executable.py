@@ -150,7 +150,7 @@ class Executable:
         return inside, [transfer.to_device(torch.stack(of)) for of in scalars.values()]
 
     def _on_cpu(self, result: Any, given: list[Any], inside: list[Any], vectors: Any) -> Any:
-        """Return a result on the CPU, with its place; of an input there a view: AOTAutograd's way."""
+        """Return a result on the CPU, where AOTAutograd looks for it; of an input there a view."""
         scalars = {vector.dtype: enumerate(repeat(vector)) for vector in vectors}
         for tensor, copy in ((given[at], inside[at]) for at in self._on_host):
             first, of = next(scalars[copy]) if copy in scalars else (0, copy)
