@@ -221,15 +221,16 @@ def _widen(x, low, high, margin: float) -> tuple[jax.Array, jax.Array]:
     return lax.optimization_barrier((low - extra, high + extra))
 
 
-@op("histc", static=("min", "max"))
+@op("histc")
 def histc(self, bins=100, min=0, max=0):
     """Count in equal bins; elements out of range and NaN count nowhere."""
     if category(self.dtype) == 3:
         raise NotImplementedError("histc of complex numbers")
     x = self.reshape(-1)
-    if min == max and x.size:
-        min, max = smallest(x), largest(x)
-    low, high = _widen(x, min, max, 1)
+    ends = min, max
+    if x.size:
+        ends = (jnp.where(min == max, of(x), end) for of, end in ((smallest, min), (largest, max)))
+    low, high = _widen(x, *ends, 1)
     inside = (x >= low) & (x <= high)
     position = ((x - low) * bins / (high - low)).astype(jnp.int64)
     position = jnp.where(inside, jnp.minimum(position, bins - 1), -1)  # the last edge is inside

@@ -1,4 +1,4 @@
-"""Steps of Adam as one operator, for which PyTorch calls nine over the same lists."""
+"""Steps of optimizers: Adam's as one operator, and SGD's first one as all later ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_jax.core.numbers import plain
 from torch_jax.core.patching import AT_FIRST_USE, around
 from torch_jax.memory.storage import PLAIN_TENSORS, is_jax
 
@@ -38,6 +39,18 @@ def _patch_adam(
         "none" if decay == 0 else "decoupled" if is_decoupled else "gradient",
         given["maximize"],
     )  # fmt: skip
+
+
+@around("torch.optim.SGD._init_group", AT_FIRST_USE)
+def _make_momentum(original: Any, self: Any, group: dict, *lists: Any) -> Any:
+    """Make momentum of zeros, where the first step has no dampening to leave out."""
+    result, (params, _, buffers) = original(self, group, *lists), lists
+    if type(self) is torch.optim.SGD and not plain(group["dampening"]):
+        for index, parameter in enumerate(params[: len(buffers)]):
+            if buffers[index] is None and is_jax(parameter):
+                buffers[index] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                self.state[parameter]["momentum_buffer"] = buffers[index]
+    return result
 
 
 def _on_host(lr: Any, beta1: Any, beta2: Any, steps: list) -> tuple[list, list]:

@@ -245,7 +245,6 @@ def init_group(optimizer: Any, original: Any, group: dict, *lists: Any, **named:
     states = optimizer.state
     known = {id(value) for state in states_of(optimizer).values() for value in state.values()}
     result = original(group, *lists, **named)
-    _make_momentum(optimizer, group, lists)
     for parameter in group["params"]:
         for value in states.get(parameter, {}).values():
             if isinstance(value, torch.Tensor) and is_jax(value) and id(value) not in known:
@@ -272,18 +271,6 @@ def move_counts(optimizer: Any, is_observed: bool = True) -> None:
                     state[key] = state[key].to(parameter.device)
                     if ACTIVE.observer is not None:
                         ACTIVE.observer.takes_over(state[key])
-
-
-def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
-    """Make SGD's momentum buffers, of zeros, where its first step has no dampening to leave out."""
-    if type(optimizer) is not torch.optim.SGD or not lists or plain(group["dampening"]):
-        return
-    buffers = lists[-1]
-    with_gradient = [p for p in group["params"] if p.grad is not None]
-    for index, parameter in enumerate(with_gradient[: len(buffers)]):
-        if buffers[index] is None:
-            buffers[index] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            optimizer.state[parameter]["momentum_buffer"] = buffers[index]
 
 
 def states_of(optimizer: Any) -> dict[int, dict]:
