@@ -288,6 +288,8 @@ CHANGING = {
     "an order of a distance": lambda x, t: torch.cdist(x, 2 * x, p=t),
     "a small number of a norm": lambda x, t: F.rms_norm(x, (3,), eps=t),
     "a complex number": lambda x, t: (x * complex(t, 1 - t)).abs(),
+    "a range": lambda x, t: torch.histc(x, 5, t - 1, t),
+    "at times an integer": lambda x, t: x * int(t) + x.add(x, alpha=t if t < 1 else int(t)),
     "a start": lambda x, t: x + torch.arange(int(10 * t), int(10 * t) + 3, device=x.device),
 }
 

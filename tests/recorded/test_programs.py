@@ -297,17 +297,26 @@ def test_reasons_are_logged(caplog):
     assert reason.partition(": ")[2] in line
 
 
-def test_a_warmup_that_begins_at_0_is_one_program(nothing_is_remembered):
-    layer = torch.nn.Linear(3, 2).to("jax")
-    optimizer = torch.optim.AdamW(layer.parameters())
-    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 3)
-    x = torch.ones(1, 3).to("jax")
+@pytest.mark.parametrize(
+    "options", [{}, {"weight_decay": 0.1, "nesterov": True}, {"foreach": False}]
+)
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_warmup_that_begins_at_0_is_one_program(nothing_is_remembered, kind, options):
+    """SGD's momentum is of zeros before its first step, as are Adam's moments."""
+    options = {"momentum": 0.9, **options} if kind is torch.optim.SGD else {}
+    layer, on_host = torch.nn.Linear(3, 2).to("jax"), torch.nn.Linear(3, 2)
+    on_host.load_state_dict(layer.state_dict())
+    optimizers = {one: kind(one.parameters(), **options) for one in (layer, on_host)}
     counts = []
-    for _ in range(4):
-        with torch_jax.lazy():
-            optimizer.zero_grad()
-            layer(x).sum().backward()
-            optimizer.step()
-        warmup.step()
+    for step in range(4):
+        for model, optimizer in optimizers.items():
+            optimizer.param_groups[0]["lr"] = step / 30
+            with torch_jax.lazy():
+                optimizer.zero_grad()
+                (
+                    min(1, step / 3) * model(torch.ones(1, 3).to(model.weight.device)).sum()
+                ).backward()
+                optimizer.step()
         counts.append(torch_jax.metrics()["compiles"])
     assert counts[0] == counts[-1]
+    torch.testing.assert_close(layer.weight.cpu(), on_host.weight)

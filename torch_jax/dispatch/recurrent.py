@@ -16,10 +16,9 @@ from torch.utils._pytree import tree_map_only
 
 from torch_jax._private import functorch
 from torch_jax.eager.stand_ins import TORCH
+from torch_jax.memory.dtypes import FLOATS
 from torch_jax.memory.storage import PLAIN_TENSORS, is_jax
 from torch_jax.ops import rnn
-
-_FLOATS = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 
 
 def _padded(
@@ -64,7 +63,7 @@ def _is_taken(
     states = hx if kind == "lstm" else (hx,)
     tensors = (input, *states, *params)
     plain = all(type(t) in PLAIN_TENSORS and is_jax(t) and t.dtype == input.dtype for t in tensors)
-    if not plain or input.dtype not in _FLOATS or input.numel() == 0:
+    if not plain or input.dtype not in FLOATS or input.numel() == 0:
         return False
     if input.dim() != dims or not states or states[0].dim() != 3:
         return False

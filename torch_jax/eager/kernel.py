@@ -254,6 +254,9 @@ class Kernel:
             if isinstance(value, torch.Tensor):
                 self._collect_tensors((value,), key, memories, storages)
             else:
+                if type(value) is int and not dtypes.FLOATS.isdisjoint(key[2:4]):
+                    # of the first operand: a schedule may begin at 0, or end at 1
+                    value = float(value) if abs(value) < 1 << 53 else value
                 number = number_input(value)
                 key.append(float if type(number) is GivenNumber else type(value))
                 memories.append(number)
@@ -453,10 +456,7 @@ def _shared(memories: list, storages: list) -> tuple[list, tuple[int, ...]]:
     known_by_id = [id(held) for held in storages if held is not None]
     if len(set(known_by_id)) == len(known_by_id):
         return memories, tuple(range(len(memories)))
-    first: dict[int, int] = {}
-    unique: dict[int, Any] = {}
-    slots = []
-    for at, (memory, held) in enumerate(zip(memories, storages, strict=True)):
-        slots.append(first.setdefault(~at if held is None else id(held), len(first)))
-        unique.setdefault(slots[-1], memory)
-    return list(unique.values()), tuple(slots)
+    names = [~at if held is None else id(held) for at, held in enumerate(storages)]
+    unique = dict(zip(names, memories, strict=True))
+    slots = dict(zip(unique, range(len(unique)), strict=True))
+    return list(unique.values()), tuple(slots[name] for name in names)

@@ -22,6 +22,7 @@ TO_JAX: dict[torch.dtype, np.dtype] = {
     getattr(torch, name): np.dtype(name) for name in _NAMES.split() if hasattr(torch, name)
 }
 TO_TORCH: dict[np.dtype, torch.dtype] = {twin: dtype for dtype, twin in TO_JAX.items()}
+FLOATS = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 
 
 def to_jax(dtype: torch.dtype) -> np.dtype:

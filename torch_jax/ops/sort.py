@@ -227,10 +227,10 @@ def histc(self, bins=100, min=0, max=0):
     if category(self.dtype) == 3:
         raise NotImplementedError("histc of complex numbers")
     x = self.reshape(-1)
-    ends = min, max
     if x.size:
-        ends = (jnp.where(min == max, of(x), end) for of, end in ((smallest, min), (largest, max)))
-    low, high = _widen(x, *ends, 1)
+        is_all = min == max
+        min, max = jnp.where(is_all, smallest(x), min), jnp.where(is_all, largest(x), max)
+    low, high = _widen(x, min, max, 1)
     inside = (x >= low) & (x <= high)
     position = ((x - low) * bins / (high - low)).astype(jnp.int64)
     position = jnp.where(inside, jnp.minimum(position, bins - 1), -1)  # the last edge is inside

@@ -46,10 +46,9 @@ def _make_momentum(original: Any, self: Any, group: dict, *lists: Any) -> Any:
     """Make momentum of zeros, where the first step has no dampening to leave out."""
     result, (params, _, buffers) = original(self, group, *lists), lists
     if type(self) is torch.optim.SGD and not plain(group["dampening"]):
-        for index, parameter in enumerate(params[: len(buffers)]):
-            if buffers[index] is None and is_jax(parameter):
-                buffers[index] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-                self.state[parameter]["momentum_buffer"] = buffers[index]
+        for at, parameter in enumerate(params[: len(buffers)]):
+            if buffers[at] is None and is_jax(parameter):
+                buffers[at] = self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return result
 
 
