@@ -221,6 +221,8 @@ def test_running_extremes(f, dtype):
     check(lambda x: tuple(f(x, 0)), SPECIAL)
     check(lambda x: tuple(f(x, 0)), torch.tensor(3))
     check(lambda x: tuple(f(x, 0)), torch.empty(0, 2))
+    ties = torch.randint(3, (2, 50)).to(dtype)
+    check(lambda x: tuple(f(x, 1)), ties)
 
 
 @pytest.mark.slow
@@ -228,6 +230,14 @@ def test_logcumsumexp():
     check(lambda x: torch.logcumsumexp(x, 1), make(torch.float32, 3, 6, grad=True))
     check(lambda x: torch.logcumsumexp(x, 0), SPECIAL[:10])
     check(lambda x: torch.logcumsumexp(x, 0), make(torch.complex64, 5))
+    check(lambda x: torch.logcumsumexp(x, 1), make(torch.float32, 2, 50, grad=True))
+
+
+@named([torch.cummax, torch.logcumsumexp])
+def test_running_results_are_compiled_as_loops(f):
+    step = torch_jax.jit(lambda x: f(x, 0), pure=True)
+    short, long = (step.lower(torch.ones(n, device="jax")).as_text() for n in (50, 5000))
+    assert short.count("\n") == long.count("\n")
 
 
 @pytest.mark.parametrize("p", [0, 0.5, 1, 1.5, 2, 3, math.inf])
