@@ -37,6 +37,9 @@ DRAWS = {
     "contiguous": lambda x: torch.rand_like(
         x.transpose(0, -1), memory_format=torch.contiguous_format
     ),
+    "poisson": lambda x: torch.poisson(x.fill_(4)),
+    "gamma": lambda x: torch._standard_gamma(x.fill_(0.7)),
+    "permutation": lambda x: torch.randperm(x.numel(), device=x.device),
     "complex": lambda x: torch.rand(x.shape, dtype=torch.complex64, device=x.device),
 }
 SHAPES = [(5, 7), (2, 3, 37), (0, 4), (32,)]
@@ -73,7 +76,18 @@ def test_ever_new_sizes_compile_few_programs():
     before = compilations.here()
     for size in range(2000, 2200):
         torch.empty(size, dtype=torch.float16, device="jax").uniform_(0.5, 1)
-    assert 1 <= compilations.here().minus(before).made <= 3
+        torch.randperm(size, device="jax")
+    assert 2 <= compilations.here().minus(before).made <= 6
+
+
+def test_permutations_are_those_of_their_own_length(monkeypatch):
+    def drawn():
+        torch.manual_seed(3)
+        return [torch.randperm(n, device="jax").tolist() for n in (1, 2, 8, 9, 17, 100, 129)]
+
+    found = drawn()
+    monkeypatch.setattr(flat_draws, "length_for", lambda count: count)
+    assert found == drawn()
 
 
 def test_an_error_is_that_of_the_call():

@@ -2,7 +2,8 @@
 
 JAX's random bits of element ``n`` depend on the key and on ``n`` alone
 (https://docs.jax.dev/en/latest/jax.random.html, "partitionable"). So a draw of any shape is the
-beginning of a longer vector, and code whose sizes change compiles a program for some lengths.
+beginning of a longer vector, and code whose sizes change compiles a program for some lengths. A
+permutation is what a longer one has below its length, where the numbers of both have as many bits.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch_jax.core.active import unrecorded
 from torch_jax.eager.signature import Signature
 from torch_jax.memory.generators import default_generator
 from torch_jax.memory.shared import Elsewhere, is_here, seen, taken
+from torch_jax.ops.random import BITS_OF_A_PERMUTATION
 
 Call = Callable[..., Any]
 _config: Any = jax.config
@@ -32,8 +34,7 @@ def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = args[at] if at < len(args) else kwargs.get(like)
-        shape: Any = given.shape if isinstance(given, torch.Tensor) else given
-        if not _is_longer_drawn(given, shape, kwargs, keeps_strides):
+        if not _is_longer_drawn(given, kwargs, keeps_strides):
             return by_xla(*args, **kwargs)
         try:
             given_args, named = sig.split(sig.named(args, kwargs) | {like: _flat(given)})
@@ -72,22 +73,27 @@ def _taken(value: Any) -> Any:
     return taken(value.clone()) if isinstance(value, torch.Tensor) else value
 
 
-def _is_longer_drawn(given: Any, shape: Any, kwargs: dict[str, Any], keeps_strides: bool) -> bool:
+def _is_longer_drawn(given: Any, kwargs: dict[str, Any], keeps_strides: bool) -> bool:
     """Return whether a call is drawn as the beginning of a longer vector."""
     if not is_here() or not _config.jax_threefry_partitionable:
         return False
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    count = given if isinstance(given, int) else math.prod(getattr(given, "shape", given))
     if isinstance(given, torch.Tensor):
         dtype = kwargs.get("dtype") or given.dtype
         keeps_strides &= kwargs.get("memory_format") in (None, torch.preserve_format)
         if not keeps_strides and not given.is_contiguous():
             return False
-    count = math.prod(shape)
-    return count > 0 and length_for(count) != count and not dtype.is_complex
+    if count <= 0 or (length := length_for(count)) == count or dtype.is_complex:
+        return False
+    bits = (count - 1).bit_length()
+    return not isinstance(given, int) or (length - 1).bit_length() == bits <= BITS_OF_A_PERMUTATION
 
 
 def _flat(given: Any) -> Any:
-    """Return a longer vector in place of a tensor, or of a size."""
+    """Return a longer vector in place of a tensor, or of a size, or a length of one."""
+    if isinstance(given, int):
+        return length_for(given)
     if not isinstance(given, torch.Tensor):
         return [length_for(math.prod(given))]
     flat = torch.zeros(length_for(given.numel()), dtype=given.dtype, device="cpu")
@@ -98,6 +104,8 @@ def _flat(given: Any) -> Any:
 def _beginning(vector: torch.Tensor, like: Any) -> torch.Tensor:
     """Return the first elements of a vector as a tensor of a size, or with another's strides."""
     found = seen(vector)
+    if isinstance(like, int):
+        return taken(found[found < like])
     if isinstance(like, torch.Tensor):
         result = torch.empty_like(seen(like), dtype=found.dtype)
     else:

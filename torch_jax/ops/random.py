@@ -14,6 +14,9 @@ from torch_jax.ops.promotion import category, opmath, or_float
 from torch_jax.ops.registry import op
 from torch_jax.ops.sort import search
 
+# Of a position in a random key of 64 bits: with more, keys would often be equal but for these.
+BITS_OF_A_PERMUTATION = 21
+
 # ---- building blocks
 
 
@@ -124,13 +127,13 @@ _enter_like(
 )
 
 
-@op("randperm", "randperm.generator", random=True)
+@op("randperm", "randperm.generator", random=True, drawn_like="n")
 def randperm(n, *, dtype=np.int64, key):
     """Draw a permutation of ``range(n)``."""
     if np.dtype(dtype) != jnp.bfloat16 and n > _limit(dtype):
         raise RuntimeError(f"n cannot be greater than {_limit(dtype)} for {dtype} type.")
     bits = np.uint64((n - 1).bit_length())
-    if bits > 21:  # what is left of 64 bits would often be equal for two of the numbers
+    if bits > BITS_OF_A_PERMUTATION:
         return jax.random.permutation(key, lax.iota(np.int32 if n < 2**31 else np.int64, n))
     # JAX's function sorts pairs, twice: where it computes on a CPU this is eleven times as fast
     keys = jax.random.bits(key, (n,), np.uint64) << bits | lax.iota(np.uint64, n)
@@ -201,10 +204,11 @@ def _inside(self, p=None):
     return jnp.all((p >= 0) & (p <= 1)), message, RuntimeError
 
 
+@op("bernoulli.Tensor", host=("p",), random=True, check=_inside)
 @op("bernoulli", random=True, drawn_like="self", check=_inside)
-def bernoulli(self, *, key):
-    """Draw 1 with the probability in each element."""
-    return _draw(key, self, self.shape)
+def bernoulli(self, p=None, *, key):
+    """Draw 1 with the probability in each element, or in each of ``p``, broadcast."""
+    return _draw(key, self if p is None else p, self.shape)
 
 
 @op("bernoulli.p", "bernoulli_.float", random=True, drawn_like="self")
@@ -213,27 +217,16 @@ def bernoulli_p(self, p=0.5, *, key):
     return _draw(key, jnp.asarray(p, np.float32), self.shape)
 
 
-@op("bernoulli.Tensor", host=("p",), random=True, check=_inside)
-def bernoulli_tensor(self, p, *, key):
-    """Draw 1 with the probability of each element of ``p``, broadcast."""
-    return _draw(key, p, self.shape)
-
-
-@op("random", random=True, drawn_like="self")
-def random(self, *, key):
-    """Draw integers from 0 to the greatest up to which the dtype is exact."""
-    return random_from(self, 0, key=key)
-
-
 @op("random.to", random=True, drawn_like="self", integers=("to",))
 def random_to(self, to, *, key):
     """Draw integers in [0, to)."""
-    return random_from(self, 0, to, key=key)
+    return random(self, 0, to, key=key)
 
 
+@op("random", random=True, drawn_like="self")
 @op("random.from", random=True, drawn_like="self", integers=("from", "to"))
-def random_from(self, low, to=None, *, key):
-    """Draw integers in [from, to), or from there to the greatest of the dtype."""
+def random(self, low=0, to=None, *, key):
+    """Draw integers in [from, to), or from there to the greatest up to which the dtype is exact."""
     to = np.uint64(_limit(self.dtype) % (1 << 64)) if to is None else to
     return _integers(key, self.shape, low, to).astype(self.dtype)
 
@@ -281,7 +274,7 @@ def _check_rate(self):
     return jnp.all(self >= 0), message, RuntimeError
 
 
-@op("poisson", random=True, check=_check_rate)
+@op("poisson", random=True, drawn_like="self", check=_check_rate)
 def poisson(self, generator=None, *, key):
     """Draw counts, in the dtype of the rates."""
     return jax.random.poisson(key, self.astype(opmath(self.dtype)), dtype=np.int64)
@@ -296,7 +289,7 @@ def binomial(count, prob, generator=None, *, key):
     return jax.random.binomial(key, n, p, shape, wide).astype(count.dtype)
 
 
-@op("_standard_gamma", random=True)
+@op("_standard_gamma", random=True, drawn_like="self")
 def _standard_gamma(self, generator=None, *, key):
     """Draw with scale 1; at least the least positive number, as PyTorch."""
     wide = opmath(self.dtype)

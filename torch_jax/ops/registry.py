@@ -47,7 +47,8 @@ class Lowering(NamedTuple):
       drawn_if: of a random one: name of the argument, a probability, that is 0 where nothing is
         drawn; the function then takes no key.
       drawn_like: of a random one: name of the argument, a tensor or a size, whose shape the results
-        have, where element n of these depends on n, the key and element n of that argument only.
+        have, where element n of these depends on n, the key and element n of that argument only; or
+        the length of a permutation.
       host: names of tensor arguments that may live on the CPU (indices).
       writes: names of arguments that the operator writes though its schema does not say so
         (``running_mean`` of ``native_batch_norm``); the function returns their new values last.
