@@ -36,13 +36,18 @@ def is_outside_traces() -> bool:
 def unroll_threefry() -> None:
     """Lower random bits on the CPU as JAX does for accelerators: one kernel, and no loop.
 
-    XLA takes three times as long to compile JAX's loop, and runs it on one core. The bits are
-    equal.
+    XLA takes longer to compile JAX's loop, and runs it on one core. The bits are equal. Behind a
+    barrier they are computed once, and not in each kernel that reads them.
     """
     with contextlib.suppress(ImportError, AttributeError):
         module = importlib.import_module("jax._src.random.threefry2x32")
-        primitive, rule = module.threefry2x32_p, module._threefry2x32_lowering_rule
-        mlir = importlib.import_module("jax.interpreters.mlir")
+        primitive, rounds = module.threefry2x32_p, module._threefry2x32_lowering
+        mlir, lax = map(importlib.import_module, ("jax.interpreters.mlir", "jax.lax"))
+
+        def bits(*words: Any) -> Any:
+            return lax.optimization_barrier(rounds(*words, use_rolled_loops=False))
+
+        rule = mlir.lower_fun(bits, multiple_results=True)
         mlir.register_lowering(primitive, rule, platform="cpu", inline=False)
 
 
