@@ -115,7 +115,7 @@ def test_equal_updates_are_lowered_once_and_given_their_numbers_once(programs):
 def normed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Two steps without parameters of their own, by one operator with a number each."""
     for epsilon in model.epsilons:
-        x = (x * 2).relu().add(epsilon)
+        x = (x + x).relu().add(epsilon)
     return x
 
 
@@ -287,7 +287,7 @@ def test_an_argument_that_was_used_elsewhere_at_first_is_written_over_later():
 
 def test_numbers_never_differ():
     x = ones()
-    assert len(reasons(*(lambda n=n: x * n + n / 3 for n in (2, 3, 4.5, 5.5)))) == 2  # int, float
+    assert len(reasons(*(lambda n=n: x * n + n / 3 for n in (2, 3, 4.5, 5.5)))) == 1  # an int is a float
 
 
 def test_reasons_are_logged(caplog):

@@ -179,12 +179,17 @@ def _counting(run: Call) -> Call:
     def call(start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
         recorder: Any = ACTIVE.recorder
         at_once = is_here() if recorder is None else recorder.recording.at_once
-        is_plain = at_once or ACTIVE.tracer is not None or not start
-        steps = () if step == 1 else (step,)
-        if is_plain or {type(start), type(end), type(step)} != {int}:
+        dtype, steps = options.get("dtype") or torch.int64, () if step == 1 else (step,)
+        is_plain = not start or dtype.is_complex or dtype == torch.bool  # of these there is none
+        if (
+            at_once
+            or is_plain
+            or ACTIVE.tracer is not None
+            or {type(start), type(end), type(step)} != {int}
+        ):
             return run(start, end, *steps, **options)
         counted = run(0, end - start, *steps, **options | {"dtype": torch.int64})
-        return torch.ops.torch_jax.shift(counted, start).to(options.get("dtype") or torch.int64)
+        return torch.ops.torch_jax.shift(counted, start).to(dtype)
 
     return call
 
