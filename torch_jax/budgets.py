@@ -76,6 +76,9 @@ GROUPS_OF_BLOCKS = 4
 ROWS_OF_A_BLOCK = 16
 # Elements of the shortest array where sizes are not known, or rounded up: fewer programs.
 ELEMENTS_OF_A_BUCKET = 16
+# Bits of a position in a random key of 64 bits, up to which a permutation is one sort of such keys:
+# with more of these, keys would often be equal but for the position.
+BITS_OF_A_PERMUTATION = 21
 # Multiplications of one product, from which on Eigen splits it over cores, and YNNPACK does not.
 MULTIPLICATIONS_OF_A_PRODUCT = 1 << 20
 # Rows of a bfloat16 product, up to which YNNPACK takes no longer than Eigen.

@@ -41,6 +41,15 @@ def adam_is_one_operator() -> bool:
     return "_foreach_lerp_" not in str(trace)
 
 
+@need("torch.optim.SGD._init_group")
+def momentum_is_there_in_the_first_step() -> bool:
+    layer = nn.Linear(2, 2, device="jax")
+    layer(ones(1, 2)).sum().backward()
+    with torch_jax.trace_ops() as trace:
+        torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9).step()
+    return "_foreach_mul_" in str(trace)
+
+
 @need("torch.Tensor.data")
 def data_may_come_from_the_device() -> bool:
     weight = nn.Parameter(torch.zeros(2))

@@ -15,12 +15,11 @@ from typing import Any
 import jax
 import torch
 
-from torch_jax.budgets import ELEMENTS_OF_A_BUCKET
+from torch_jax.budgets import BITS_OF_A_PERMUTATION, ELEMENTS_OF_A_BUCKET
 from torch_jax.core.active import unrecorded
 from torch_jax.eager.signature import Signature
 from torch_jax.memory.generators import default_generator
 from torch_jax.memory.shared import Elsewhere, is_here, seen, taken
-from torch_jax.ops.random import BITS_OF_A_PERMUTATION
 
 Call = Callable[..., Any]
 _config: Any = jax.config

@@ -10,12 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.budgets import BITS_OF_A_PERMUTATION
 from torch_jax.ops.promotion import category, opmath, or_float
 from torch_jax.ops.registry import op
 from torch_jax.ops.sort import search
-
-# Of a position in a random key of 64 bits: with more, keys would often be equal but for these.
-BITS_OF_A_PERMUTATION = 21
 
 # ---- building blocks
 
