@@ -287,7 +287,9 @@ def test_an_argument_that_was_used_elsewhere_at_first_is_written_over_later():
 
 def test_numbers_never_differ():
     x = ones()
-    assert len(reasons(*(lambda n=n: x * n + n / 3 for n in (2, 3, 4.5, 5.5)))) == 1  # an int is a float
+    assert (
+        len(reasons(*(lambda n=n: x * n + n / 3 for n in (2, 3, 4.5, 5.5)))) == 1
+    )  # an int is a float
 
 
 def test_reasons_are_logged(caplog):
