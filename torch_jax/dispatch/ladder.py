@@ -180,7 +180,7 @@ def _counting(run: Call) -> Call:
         recorder: Any = ACTIVE.recorder
         at_once = is_here() if recorder is None else recorder.recording.at_once
         dtype, steps = options.get("dtype") or torch.int64, () if step == 1 else (step,)
-        is_plain = not start or dtype.is_complex or dtype == torch.bool  # of these there is none
+        is_plain = not start or dtype.is_complex or dtype == torch.bool  # which it refuses
         if (
             at_once
             or is_plain
