@@ -38,8 +38,9 @@ _AUTOGRAD_KEYS = (
 )
 
 transforms_active = _lookup("_C._are_functorch_transforms_active")
-_enter_older_vmap = _lookup("_C._vmapmode_increment_nesting")
-_leave_older_vmap = _lookup("_C._vmapmode_decrement_nesting")
+# asked of each call: a release without the older vmap is in none
+_enter_older_vmap = getattr(torch._C, "_vmapmode_increment_nesting", lambda: 1)
+_leave_older_vmap = getattr(torch._C, "_vmapmode_decrement_nesting", lambda: 0)
 _without_batch, _as_batch = _lookup("_remove_batch_dim"), _lookup("_add_batch_dim")
 _included = _lookup("_C._dispatch_tls_local_include_set")
 _excluded = _lookup("_C._dispatch_tls_local_exclude_set")
