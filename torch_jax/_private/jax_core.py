@@ -36,16 +36,19 @@ def is_outside_traces() -> bool:
 def unroll_threefry() -> None:
     """Lower random bits on the CPU as JAX does for accelerators: one kernel, and no loop.
 
-    XLA takes longer to compile JAX's loop, and runs it on one core. The bits are equal. Behind a
-    barrier they are computed once, and not in each kernel that reads them.
+    XLA takes longer to compile JAX's loop, and runs it on one core. The bits are equal. XLA does
+    not inline the call: each kernel that reads the bits would compute them again.
     """
     with contextlib.suppress(ImportError, AttributeError):
         module = importlib.import_module("jax._src.random.threefry2x32")
         primitive, rounds = module.threefry2x32_p, module._threefry2x32_lowering
-        mlir, lax = map(importlib.import_module, ("jax.interpreters.mlir", "jax.lax"))
+        jax, mlir = map(importlib.import_module, ("jax", "jax.interpreters.mlir"))
+        metadata = importlib.import_module("jax.experimental.xla_metadata")
+        unrolled = jax.jit(functools.partial(rounds, use_rolled_loops=False))
 
         def bits(*words: Any) -> Any:
-            return lax.optimization_barrier(rounds(*words, use_rolled_loops=False))
+            with metadata.set_xla_metadata(inlineable="false"):
+                return unrolled(*words)
 
         rule = mlir.lower_fun(bits, multiple_results=True)
         mlir.register_lowering(primitive, rule, platform="cpu", inline=False)
