@@ -205,7 +205,7 @@ def masked(x):
     return F.dropout(x, 0.5), x * (torch.rand(x.shape, device=x.device) > 0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.xla_default  # without optimization XLA rounds a gamma otherwise in a larger program
 def test_draws_are_those_of_eager_mode_fresh_and_replayed_backwards():
     run = compiled(masked)
     seen = []
