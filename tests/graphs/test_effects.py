@@ -325,7 +325,7 @@ def test_a_backward_pass_of_a_graph_for_all_sizes_runs_twice():
 
 
 def test_views_of_tensors_on_the_cpu_are_theirs():
-    """AOTAutograd makes a view anew, at the place that the graph's result names."""
+    """AOTAutograd makes a new view of the tensor, at the place that the result of the graph has."""
     rows = torch.arange(12.0).view(3, 4)
 
     def views(x, number, n):

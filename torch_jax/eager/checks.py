@@ -150,9 +150,7 @@ def _refuse(op: Any, infers: bool, given: dict[str, Any], is_draw: bool) -> None
     if traced and numbers.guarded(_predicate(op, named), traced) is not False:
         return
     plain = numbers.plain(named)
-    error = twins.tried(op, plain, warns=True) if is_draw else _verdict(op, plain)
-    if is_draw and not isinstance(error, Exception):
-        return
+    error = twins.refusal(op, plain, warns=True) if is_draw else _verdict(op, plain)
     if error is twins.UNKNOWN and infers:  # no kernel for the dtypes, or for small sizes
         meta.infer(op, (), numbers.plain(given))
     elif error is not None and error is not twins.UNKNOWN:

@@ -254,9 +254,10 @@ class Kernel:
             if isinstance(value, torch.Tensor):
                 self._collect_tensors((value,), key, memories, storages)
             else:
-                if type(value) is int and not dtypes.FLOATS.isdisjoint(key[2:4]):
-                    # of the first operand: a schedule may begin at 0, or end at 1
-                    value = float(value) if abs(value) < 1 << 53 else value
+                is_exact = type(value) is int and abs(value) < 1 << 53
+                if is_exact and not dtypes.FLOATS.isdisjoint(key[2:4]):
+                    # the first operand is of floats: a schedule may begin at 0, or end at 1
+                    value = float(value)
                 number = number_input(value)
                 key.append(float if type(number) is GivenNumber else type(value))
                 memories.append(number)

@@ -141,9 +141,9 @@ def tried(op: Any, named: Named, warns: bool = False) -> Any:
             torch.default_generator.set_state(state)
 
 
-def refusal(op: Any, named: Named) -> Exception | None:
+def refusal(op: Any, named: Named, warns: bool = False) -> Exception | None:
     """Return the error of the CPU's kernel for these arguments, None where it computes."""
-    found = tried(op, named)
+    found = tried(op, named, warns)
     return found if isinstance(found, Exception) else None
 
 
