@@ -176,6 +176,7 @@ def test_index_reduce(reduce):
     check(lambda x, i: x.index_reduce(0, i, x[:3], reduce), torch.arange(-5, 5), i)
     none = torch.zeros(0, dtype=torch.int64)
     check_raises(lambda x, i: x.index_reduce(0, i, x[:, :1], reduce), torch.ones(3, 2), none)
+    check_raises(lambda x, i: x.index_reduce(0, i, x[:1], reduce), torch.ones(3), none)
 
 
 def test_along_zero_dim_and_empty():

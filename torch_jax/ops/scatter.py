@@ -160,12 +160,15 @@ def _elements(self, dim, index, src):
 def _slices(self, dim, index, source):
     if source.ndim == self.ndim > 0:
         refuse_other_slices(self.shape, source.shape, dim)
+    source = source.reshape(source.shape or (1,)).astype(self.dtype)
+    if index.size != source.shape[dim]:  # JAX broadcasts one slice
+        raise ValueError(f"{index.size} indices of {source.shape[dim]} slices")
 
     def into(x, values, method):
         flat, at = along(x, dim, index)
         return write(flat, at, values, method).reshape(x.shape)
 
-    return into, source.reshape(source.shape or (1,)).astype(self.dtype)
+    return into, source
 
 
 _enter_reduction("scatter_reduce.two", _elements, check=dim_bounds)
