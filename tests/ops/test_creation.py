@@ -39,7 +39,8 @@ def test_default_dtype(default):
     try:
         made(torch.zeros, 2)
         made(torch.full, (2,), 0.1)
-        made(torch.full, (2,), 0.5j)
+        if default != torch.bfloat16 or not hasattr(torch, "bcomplex32"):  # of meta tensors alone
+            made(torch.full, (2,), 0.5j)
         made(torch.arange, 0.0, 1.0, 0.25)
         made(torch.linspace, 0, 1, 5)
     finally:
@@ -70,14 +71,17 @@ def test_new_and_fill():
 
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64, torch.int64, torch.int32])
 @pytest.mark.parametrize(
-    "bounds", [(5,), (0,), (1, 7), (7, 1, -2), (0.5, 4), (0, 1, 0.1), (-1, 2.3, 0.7), (3, 3)]
+    "bounds",
+    [(5,), (0,), (1, 7), (7, 1, -2), (0.1, 4.9), (0, 1, 0.1), (-1, 2.3, 0.7), (3, 3), (0, 10, 2.5)],
 )
 def test_arange(bounds, dtype):
     if dtype == torch.int64 and 0 < abs(bounds[-1]) < 1:
-        for device in ("cpu", "jax"):
+        try:
+            torch.arange(*bounds, dtype=dtype)
+        except ValueError:  # until torch 2.13
             with pytest.raises(ValueError, match="step must be nonzero"):
-                torch.arange(*bounds, dtype=dtype, device=device)
-        return
+                torch.arange(*bounds, dtype=dtype, device="jax")
+            return
     made(torch.arange, *bounds, dtype=dtype)
 
 

@@ -483,5 +483,5 @@ def scripted_weights(module: Any) -> list[Any]:
 
 
 def has_cuda() -> bool:
-    """Return whether this PyTorch was built with CUDA, in spite of ``torch.backends.cuda``."""
-    return bool(getattr(torch._C, "_has_cuda", False))
+    """Return whether a CUDA device is there, also where ``"cuda"`` means this device."""
+    return getattr(torch._C, "_cuda_getDeviceCount", int)() > 0

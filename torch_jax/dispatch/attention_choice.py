@@ -26,6 +26,7 @@ from torch_jax.eager.stand_ins import additive, takes_flash
 from torch_jax.recorded.one_by_one import compile_nothing
 
 _math = torch.ops.aten._scaled_dot_product_attention_math
+_FLASH_TAKES_BOTH = torch.__version__ < (2, 14)  # a mask and ``is_causal``
 GRADIENT = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
 
 
@@ -48,8 +49,8 @@ def attend(
     if value.numel() == 0 or query.shape[-2] == 0:  # PyTorch checks neither sizes nor masks then
         zeros = query.new_zeros((*query.shape[:-1], value.shape[-1]))
         return sum((t.flatten()[:0].sum() for t in (query, key, value)), zeros)  # with gradients
-    # the flash kernel gives results in the order of the query's dims and takes a mask beside
-    # ``is_causal``; the math gives contiguous results, and refuses both at once
+    # the flash kernel gives results in the order of the query's dims, and older releases' takes a
+    # mask beside ``is_causal``; the math gives contiguous results, and refuses both at once
     flash = takes_flash(query, key, value, dropout_p)
     flash = flash and (attn_mask is None or attn_mask.dim() in (2, 4))
     causal_mask = attn_mask is not None and is_causal
@@ -57,7 +58,7 @@ def attend(
     transformed = functorch.forward_mode() or (dropout_p > 0 and functorch.transforms_active())
     fusable = _fusable(query, key, value, attn_mask, enable_gqa) and not transformed
     fusable = fusable and not (dropout_p and compile_nothing())  # nor is the CPU's kernel for it
-    if not fusable or (causal_mask and not flash):
+    if not fusable or (causal_mask and not (flash and _FLASH_TAKES_BOTH)):
         options = {"scale": scale, "enable_gqa": enable_gqa}
         mask = additive(attn_mask, query)
         return _math(query, key, value, mask, dropout_p, is_causal, **options)[0]

@@ -58,11 +58,19 @@ def while_loop(
     return tuple(body.wrapped(results))
 
 
-def scan(dense: Dense, combine_fn, init, xs, additional_inputs) -> Any:
-    """Scan ``combine_fn(carry, x)`` over the first dim of ``xs``: carry and stacked results."""
+def scan(dense: Dense, combine_fn, init, xs, additional_inputs, mutated_arg_indices="") -> Any:
+    """Scan ``combine_fn(carry, x)`` over the first dim of ``xs``: carry and stacked results.
+
+    From torch 2.14 on the function may write its operands; under a trace that is refused.
+    """
     inputs = (*init, *xs, *additional_inputs)
     if not _any_traced(inputs):
         return dense(combine_fn, init, xs, additional_inputs)
+    if mutated_arg_indices:
+        raise NotImplementedError(
+            f"the function of a scan or map writes its operands {mutated_arg_indices}: under a "
+            "trace return the new values instead"
+        )
     count = len(init)
     arrays = [_array(x) for x in (*init, *xs)]
     body = _Branch(combine_fn, (*init, *(x[0] for x in xs), *additional_inputs))
@@ -77,9 +85,10 @@ def scan(dense: Dense, combine_fn, init, xs, additional_inputs) -> Any:
     return body.wrapped([*carry, *stacked])
 
 
-def map_(dense: Dense, f, xs, pos_args) -> Any:
+def map_(dense: Dense, f, xs, pos_args, mutated_arg_indices="") -> Any:
     """Apply ``f`` to each slice of ``xs`` along the first dim, and stack the results."""
-    return scan(lambda _f, _init, *operands: dense(f, *operands), f, (), xs, pos_args)
+    unrolled: Dense = lambda _f, _init, *operands: dense(f, *operands)  # noqa: E731
+    return scan(unrolled, f, (), xs, pos_args, mutated_arg_indices)
 
 
 def checkpoint(function: Callable[..., Any], operands: Sequence[Any]) -> Any:

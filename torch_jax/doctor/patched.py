@@ -13,7 +13,7 @@ from torch_jax.core.patching import PATCHES, Patch
 from torch_jax.doctor.installation import Item, version_of
 
 # The releases in which each row was proved to be needed: without it a test shows the fault.
-PROVED_IN = {"torch": "2.13", "jax": "0.10", "safetensors": "0.8", "transformers": "5.24"}
+PROVED_IN = {"torch": "2.13 2.14", "jax": "0.10", "safetensors": "0.8", "transformers": "5.24"}
 
 
 def patches() -> Iterator[Item]:
@@ -63,10 +63,11 @@ def installed() -> dict[str, str]:
 def is_proved(library: str, version: str) -> bool:
     """Return whether the rows of a library were proved to be needed in this release.
 
-    >>> is_proved("torch", "2.13.1+cpu"), is_proved("torch", "2.14.0")
+    >>> is_proved("torch", "2.13.1+cpu"), is_proved("torch", "2.15.0")
     (True, False)
     """
-    return f"{version}.".startswith(f"{PROVED_IN.get(library, version)}.")
+    proved = PROVED_IN.get(library, version).split()
+    return any(f"{version}.".startswith(f"{release}.") for release in proved)
 
 
 def _rows() -> dict[str, Patch]:

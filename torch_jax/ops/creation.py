@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.metadata import version
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,6 +20,8 @@ from torch_jax.ops.promotion import (
     result_type,
 )
 from torch_jax.ops.registry import op
+
+_IS_OLD = tuple(map(int, version("torch").split(".")[:2])) < (2, 14)
 
 
 @op("full")
@@ -85,16 +88,21 @@ def _sequence(start, step, count: int, dtype: np.dtype):
 
 def _step_stays(step=1, dtype=None) -> bool:
     """Return whether the meta function takes the step: it refuses one that becomes 0."""
-    return dtype is None or dtype == np.int64 or category(dtype) == 2 or not 0 < abs(step) < 1
+    return dtype is None or _truncates(dtype) or category(dtype) == 2 or not 0 < abs(step) < 1
+
+
+def _truncates(dtype: Any) -> bool:
+    """Return whether bounds are made integers before counting."""
+    return _IS_OLD and dtype == np.int64
 
 
 @op("arange.start", "arange.start_step", static=("start", "end", "step"), meta=_step_stays)
 def arange_step(start, end, step=1, *, dtype=None):
-    """Leave the end out; int64 bounds are truncated before counting, as PyTorch does."""
+    """Leave the end out; until torch 2.13 int64 bounds are truncated before counting."""
     if dtype is None:
         integers = all(isinstance(b, int) for b in (start, end, step))
         dtype = np.dtype(np.int64) if integers else default_float()
-    if dtype == np.int64:
+    if _truncates(dtype):
         start, end, step = int(start), int(end), int(step)
     return _sequence(start, step, math.ceil((end - start) / step), dtype)
 

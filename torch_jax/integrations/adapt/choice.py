@@ -14,11 +14,8 @@ DEVICE = torch.device(pytorch.DEVICE_TYPE, 0)
 
 
 def is_chosen() -> bool:
-    """Return whether PyTorch's accelerator is this device, and no CUDA device is there.
-
-    A CPU build that takes ``"cuda"`` for this device (setting ``redirect_cuda``) has none.
-    """
-    return pytorch.is_accelerator() and not (pytorch.has_cuda() and torch.cuda.is_available())
+    """Return whether PyTorch's accelerator is this device, and no CUDA device is there."""
+    return pytorch.is_accelerator() and not pytorch.has_cuda()
 
 
 def is_left(found: str) -> bool:
