@@ -40,9 +40,28 @@ DRAWS = {
     "poisson": lambda x: torch.poisson(x.fill_(4)),
     "gamma": lambda x: torch._standard_gamma(x.fill_(0.7)),
     "permutation": lambda x: torch.randperm(x.numel(), device=x.device),
+    "normal of tensors": lambda x: torch.normal(x.fill_(2), torch.ones_like(x)),
+    "normal of means": lambda x: torch.normal(x.fill_(2), 0.5),
+    "normal of deviations": lambda x: torch.normal(1.0, x.fill_(2)),
+    "binomial": lambda x: torch.binomial(x.fill_(5), torch.full_like(x, 0.3)),
+    "dirichlet": lambda x: torch._sample_dirichlet(_weights(x)),
+    "dirichlet of a vector": lambda x: torch._sample_dirichlet(_weights(x).reshape(-1)),
+    "one": lambda x: torch.multinomial(_weights(x), 1),
+    "few": lambda x: torch.multinomial(_weights(x), 3),
+    "many": lambda x: torch.multinomial(_weights(x), 9, replacement=True),
+    "one of a vector": lambda x: torch.multinomial(_weights(x).reshape(-1), 1),
+    "few of a vector": lambda x: torch.multinomial(_weights(x).reshape(-1), 3),
+    "many of a vector": lambda x: torch.multinomial(_weights(x).reshape(-1), 99, replacement=True),
+    "complex normal": lambda x: torch.randn(x.shape, dtype=torch.complex64, device=x.device),
     "complex": lambda x: torch.rand(x.shape, dtype=torch.complex64, device=x.device),
 }
-SHAPES = [(5, 7), (2, 3, 37), (0, 4), (32,)]
+
+
+def _weights(x):
+    return torch.arange(x.numel() + 99, device=x.device).remainder(7).view(-1, 11) + 0.1
+
+
+SHAPES = [(5, 11), (2, 3, 33), (0, 4), (33,)]
 CASES = [(name, torch.float32) for name in DRAWS]
 CASES += [(name, torch.bfloat16) for name in ("uniform_", "rand_like", "dropout")]
 
@@ -64,7 +83,7 @@ def test_the_beginning_of_a_longer_draw_is_the_draw(name, dtype, monkeypatch):
     found = drawn(name, dtype)
     with torch_jax.lazy():  # each at its own size
         recorded = drawn(name, dtype)
-    monkeypatch.setattr(flat_draws, "length_for", lambda count: count)
+    monkeypatch.setattr(flat_draws, "length_for", lambda count, *_least: count)
     alone = drawn(name, dtype)
     for one, other, third in zip(found, alone, recorded, strict=True):
         assert one.stride() == other.stride()
@@ -86,7 +105,7 @@ def test_permutations_are_those_of_their_own_length(monkeypatch):
         return [torch.randperm(n, device="jax").tolist() for n in (1, 2, 8, 9, 17, 100, 129)]
 
     found = drawn()
-    monkeypatch.setattr(flat_draws, "length_for", lambda count: count)
+    monkeypatch.setattr(flat_draws, "length_for", lambda count, *_least: count)
     assert found == drawn()
 
 

@@ -198,9 +198,9 @@ def _eager(op: Any, kernel: Kernel) -> Call:
     """Return the function for a lowering's calls: PyTorch's kernel where JAX is on the CPU."""
     kernel.on_cpu = by_torch.on_cpu(op, kernel.lowering.random)
     kernel.served = by_torch.kernel(op, kernel.signature, kernel.call, kernel.on_cpu)
-    if kernel.lowering.drawn_like:
-        like = kernel.lowering.drawn_like
-        kernel.served = flat_draws.kernel(kernel.signature, like, kernel.served)
+    if like := kernel.lowering.drawn_like:
+        unit = kernel.lowering.unit
+        kernel.served = flat_draws.kernel(kernel.signature, like, unit, kernel.served)
         kernel.on_cpu = flat_draws.on_cpu(kernel.signature, kernel.served)
     return kernel.served
 

@@ -2,8 +2,9 @@
 
 JAX's random bits of element ``n`` depend on the key and on ``n`` alone
 (https://docs.jax.dev/en/latest/jax.random.html, "partitionable"). So a draw of any shape is the
-beginning of a longer vector, and code whose sizes change compiles a program for some lengths. A
-permutation is what a longer one has below its length, where the numbers of both have as many bits.
+beginning of a longer vector, and code whose sizes change compiles a program for some lengths. What
+is drawn by rows has more rows, or a single row has weights of 0 behind its own. A permutation is
+what a longer one has below its length, where the numbers of both have as many bits.
 """
 
 from __future__ import annotations
@@ -25,27 +26,33 @@ Call = Callable[..., Any]
 _config: Any = jax.config
 
 
-def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
-    """Return the kernel of an overload whose results have the shape of the argument ``like``."""
+def kernel(sig: Signature, like: str, unit: str, by_xla: Call) -> Call:
+    """Return the kernel of an overload that draws like the argument ``like``.
+
+    ``unit`` is what is drawn: an element, a row, or by a row of weights.
+    """
     at = sig.names.index(like)
     # dropout, and what takes a memory format, give results with the strides of their input
     keeps_strides = bool(sig.writes) or not {"memory_format", "train"}.isdisjoint(sig.by_name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = args[at] if at < len(args) else kwargs.get(like)
-        if not _is_longer_drawn(given, kwargs, keeps_strides):
+        if not _is_longer_drawn(given, unit, kwargs, keeps_strides):
             return by_xla(*args, **kwargs)
         try:
-            given_args, named = sig.split(sig.named(args, kwargs) | {like: _flat(given)})
-            result = by_xla(*given_args, **named)
+            named = sig.named(args, kwargs)
+            tensors = {n for n, one in named.items() if isinstance(one, torch.Tensor) and one.dim()}
+            longer = {n: _longer(named[n], given, unit) for n in tensors | {like}}
+            given_args, rest = sig.split(named | longer)
+            result = by_xla(*given_args, **rest)
         except (Elsewhere, RuntimeError, TypeError, ValueError):
             return by_xla(*args, **kwargs)  # its errors name the user's own shape
         if sig.writes:
             assert isinstance(given, torch.Tensor)
-            return torch.ops.aten.copy_.default(given, _beginning(result, given))
+            return torch.ops.aten.copy_.default(given, _beginning(result, given, unit))
         if isinstance(result, tuple):
-            return tuple(_beginning(one, given) for one in result)
-        return _beginning(result, given)
+            return tuple(_beginning(one, given, unit) for one in result)
+        return _beginning(result, given, unit)
 
     return call
 
@@ -72,39 +79,63 @@ def _taken(value: Any) -> Any:
     return taken(value.clone()) if isinstance(value, torch.Tensor) else value
 
 
-def _is_longer_drawn(given: Any, kwargs: dict[str, Any], keeps_strides: bool) -> bool:
-    """Return whether a call is drawn as the beginning of a longer vector."""
+def _is_longer_drawn(given: Any, unit: str, kwargs: dict[str, Any], keeps_strides: bool) -> bool:
+    """Return whether a call is drawn as the beginning of a longer one."""
     if not is_here() or not _config.jax_threefry_partitionable:
         return False
-    dtype = kwargs.get("dtype") or torch.get_default_dtype()
-    count = given if isinstance(given, int) else math.prod(getattr(given, "shape", given))
-    if isinstance(given, torch.Tensor):
-        dtype = kwargs.get("dtype") or given.dtype
-        keeps_strides &= kwargs.get("memory_format") in (None, torch.preserve_format)
-        if not keeps_strides and not given.is_contiguous():
-            return False
-    if count <= 0 or (length := length_for(count)) == count or dtype.is_complex:
-        return False
-    bits = (count - 1).bit_length()
-    return not isinstance(given, int) or (length - 1).bit_length() == bits <= BITS_OF_A_PERMUTATION
-
-
-def _flat(given: Any) -> Any:
-    """Return a longer vector in place of a tensor, or of a size, or a length of one."""
     if isinstance(given, int):
-        return length_for(given)
-    if not isinstance(given, torch.Tensor):
-        return [length_for(math.prod(given))]
-    flat = torch.zeros(length_for(given.numel()), dtype=given.dtype, device="cpu")
-    flat[: given.numel()] = seen(given).reshape(-1)
-    return taken(flat)
+        bits = (given - 1).bit_length()
+        length = length_for(given)
+        return length > given > 0 and (length - 1).bit_length() == bits <= BITS_OF_A_PERMUTATION
+    if isinstance(given, torch.Tensor):
+        keeps_strides &= kwargs.get("memory_format") in (None, torch.preserve_format)
+        if not keeps_strides and not given.is_contiguous() and unit == "element":
+            return False
+    shape = _shape(given, unit)
+    return 0 not in shape and _longer_shape(shape, unit) != shape
 
 
-def _beginning(vector: torch.Tensor, like: Any) -> torch.Tensor:
-    """Return the first elements of a vector as a tensor of a size, or with another's strides."""
-    found = seen(vector)
+def _shape(given: Any, unit: str) -> tuple[int, int]:
+    """Return the rows and the columns of what is drawn; an element is a row."""
+    shape = tuple(getattr(given, "shape", given))
+    columns = shape[-1] if shape and unit != "element" else 1
+    return math.prod(shape) // max(columns, 1), columns
+
+
+def _longer_shape(shape: tuple[int, int], unit: str) -> tuple[int, int]:
+    rows, columns = shape
+    if unit == "element":
+        return length_for(rows), 1
+    if rows == 1:
+        return 1, length_for(columns, 1)
+    return length_for(rows, 1), columns
+
+
+def _longer(value: Any, given: Any, unit: str) -> Any:
+    """Return a longer tensor, size or length in place of a value like the given one."""
+    if isinstance(value, int):
+        return length_for(value)
+    if not isinstance(value, torch.Tensor):
+        return [length_for(math.prod(value))]
+    if not isinstance(given, torch.Tensor) or value.shape != given.shape:
+        raise Elsewhere
+    (rows, columns), plain = _shape(value, unit), seen(value)
+    longer = plain.new_zeros(_longer_shape((rows, columns), unit))
+    longer[:, :columns] = plain.reshape(rows, columns)[-1:]  # no row is one that is refused
+    longer[:rows, :columns] = plain.reshape(rows, columns)
+    return taken(longer if unit != "element" and value.dim() > 1 else longer.view(-1))
+
+
+def _beginning(drawn: torch.Tensor, like: Any, unit: str) -> torch.Tensor:
+    """Return what was drawn for a size, a length, or a tensor, whose strides an element keeps."""
+    found = seen(drawn)
     if isinstance(like, int):
         return taken(found[found < like])
+    if unit != "element":
+        (rows, columns), width = _shape(like, unit), found.shape[-1]
+        kept = columns if unit == "row" else width
+        result = found.reshape(-1, width)[:rows, :kept].clone()
+        return taken(result.view(*like.shape[:-1], kept))
     if isinstance(like, torch.Tensor):
         result = torch.empty_like(seen(like), dtype=found.dtype)
     else:
@@ -112,7 +143,7 @@ def _beginning(vector: torch.Tensor, like: Any) -> torch.Tensor:
     return taken(result.copy_(found[: result.numel()].view(result.shape)))
 
 
-def length_for(count: int) -> int:
+def length_for(count: int, least: int = ELEMENTS_OF_A_BUCKET) -> int:
     """Return a length for so many elements: a number of three bits times a power of two.
 
     Most shapes of models have such counts, and are drawn unchanged.
@@ -120,5 +151,5 @@ def length_for(count: int) -> int:
     >>> length_for(3), length_for(100), length_for(32 * 128 * 768) == 32 * 128 * 768
     (16, 112, True)
     """
-    step = max(1 << max(count.bit_length() - 3, 0), ELEMENTS_OF_A_BUCKET)
+    step = max(1 << max(count.bit_length() - 3, 0), least)
     return -(-count // step) * step

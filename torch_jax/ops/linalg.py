@@ -251,6 +251,13 @@ def linalg_eigh(A, UPLO="L", compute_v=True):
     return w, v
 
 
+@op("linalg_matrix_sqrth")
+def linalg_matrix_sqrth(self):
+    """Return the square root of a matrix of which the lower triangle counts; from torch 2.14 on."""
+    values, vectors = linalg_eigh(self)
+    return (vectors * jnp.sqrt(values)[..., None, :]) @ vectors.mT.conj()
+
+
 def _eig(x: jax.Array, vectors: bool) -> list[jax.Array]:
     """Compute on the host where JAX has no kernel, as on TPU."""
     dtype = np.result_type(x.dtype, np.complex64)

@@ -13,6 +13,7 @@ from jax import lax
 from torch_jax.budgets import BITS_OF_A_PERMUTATION
 from torch_jax.ops.promotion import category, opmath, or_float
 from torch_jax.ops.registry import op
+from torch_jax.ops.scan import accumulated
 from torch_jax.ops.sort import search
 
 # ---- building blocks
@@ -82,8 +83,7 @@ def rand(size, *, dtype=None, key):
     """Draw uniform in [0, 1)."""
     dtype = or_float(dtype)
     if category(dtype) == 3:
-        parts = _unit(key, (2, *size), np.finfo(dtype).dtype)
-        return lax.complex(parts[0], parts[1])
+        return lax.complex(*(_unit(k, size, np.finfo(dtype).dtype) for k in jax.random.split(key)))
     return _uniform(key, size, dtype)
 
 
@@ -174,14 +174,12 @@ def normal_size(mean, std, size, *, dtype=None, key):
     return _normal(key, size, or_float(dtype)) * std + mean
 
 
-@op(
-    "normal.Tensor_float",
-    "normal.float_Tensor",
-    "normal.Tensor_Tensor",
-    random=True,
-    check=_check_std,
-    meta=False,  # which promotes a mean and a deviation of two dtypes
-)
+# The meta function promotes a mean and a deviation of two dtypes.
+_BY_MEAN: dict[str, Any] = {"random": True, "check": _check_std, "meta": False}
+
+
+@op("normal.float_Tensor", drawn_like="std", **_BY_MEAN)
+@op("normal.Tensor_float", "normal.Tensor_Tensor", drawn_like="mean", **_BY_MEAN)
 def normal(mean, std=1.0, *, key):
     """Draw once for each mean and standard deviation, broadcast."""
     shape = jnp.broadcast_shapes(jnp.shape(mean), jnp.shape(std))
@@ -278,7 +276,7 @@ def poisson(self, generator=None, *, key):
     return jax.random.poisson(key, self.astype(opmath(self.dtype)), dtype=np.int64)
 
 
-@op("binomial", random=True, meta=False)
+@op("binomial", random=True, drawn_like="count", meta=False)
 def binomial(count, prob, generator=None, *, key):
     """Draw successes in ``count`` trials."""
     shape = jnp.broadcast_shapes(count.shape, prob.shape)
@@ -302,13 +300,14 @@ def _standard_gamma_grad(self, output):
     return lax.random_gamma_grad(self.astype(wide), output.astype(wide)).astype(self.dtype)
 
 
-@op("_sample_dirichlet", random=True, meta=False)
+@op("_sample_dirichlet", random=True, drawn_like="self", unit="row", meta=False)
 def _sample_dirichlet(self, generator=None, *, key):
     """Draw gammas that sum to 1, from logarithms so that small ones do not vanish; never 0 or 1."""
     wide, limits = opmath(self.dtype), jnp.finfo(self.dtype)
     logs = jax.random.loggamma(key, self.astype(wide), dtype=wide)
-    x = jnp.clip(jax.nn.softmax(logs, -1), limits.tiny, 1 - limits.epsneg)
-    return x.astype(self.dtype)
+    x = jnp.exp(logs - logs.max(-1, keepdims=True))
+    total = x.sum(-1, dtype=accumulated(wide), keepdims=True).astype(wide)
+    return jnp.clip(x / total, limits.tiny, 1 - limits.epsneg).astype(self.dtype)
 
 
 def _check_weights(self, num_samples, replacement=False):
@@ -319,7 +318,14 @@ def _check_weights(self, num_samples, replacement=False):
     return ok, message, RuntimeError
 
 
-@op("multinomial", random=True, check=_check_weights, meta=False)
+@op(
+    "multinomial",
+    random=True,
+    drawn_like="self",
+    unit="weights",
+    check=_check_weights,
+    meta=False,
+)
 def multinomial(self, num_samples, replacement=False, *, key):
     """Draw positions by weight: by the cumulative sum, or without replacement by a race.
 
@@ -333,7 +339,7 @@ def multinomial(self, num_samples, replacement=False, *, key):
         clocks = -jnp.log(1 - _unit(key, self.shape, weights.dtype))
         speed = jnp.where(weights > 0, weights / jnp.maximum(clocks, 1e-38), -1)
         return lax.top_k(speed, num_samples)[1].astype(np.int64)
-    total = jnp.cumsum(weights, -1)
+    total = lax.cumsum(weights.astype(accumulated(weights.dtype)), weights.ndim - 1)
     u = _unit(key, (*self.shape[:-1], num_samples), weights.dtype) * total[..., -1:]
     u = jnp.minimum(u, jnp.nextafter(total[..., -1:], jnp.zeros((), u.dtype)))
     return search(total, u, right=True).astype(np.int64)

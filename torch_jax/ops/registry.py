@@ -47,8 +47,10 @@ class Lowering(NamedTuple):
       drawn_if: of a random one: name of the argument, a probability, that is 0 where nothing is
         drawn; the function then takes no key.
       drawn_like: of a random one: name of the argument, a tensor or a size, whose shape the results
-        have, where element n of these depends on n, the key and element n of that argument only; or
+        have, where element n of these depends on n, the key and elements n of the tensors only; or
         the length of a permutation.
+      unit: of a random one: ``row`` where a row of the argument makes a row of the results, and
+        ``weights`` where it is drawn by; further rows, or zeros in a row, change nothing then.
       host: names of tensor arguments that may live on the CPU (indices).
       writes: names of arguments that the operator writes though its schema does not say so
         (``running_mean`` of ``native_batch_norm``); the function returns their new values last.
@@ -81,6 +83,7 @@ class Lowering(NamedTuple):
     random: bool | str = False
     drawn_if: str = ""
     drawn_like: str = ""
+    unit: str = "element"
     host: frozenset[str] = frozenset()
     writes: tuple[str, ...] = ()
     meta: bool | str | Callable[..., bool] = True

@@ -28,12 +28,12 @@ def _running(name: str, scan: Callable[..., Any]) -> None:
     def lowering(self, dim, *, dtype=None):
         x = self if dtype is None else convert(self, dtype)
         narrow = category(x.dtype) < 2 and dtype is None
-        return _scan(scan, x.astype(np.int64 if narrow else _accumulated(x.dtype)), dim)
+        return _scan(scan, x.astype(np.int64 if narrow else accumulated(x.dtype)), dim)
 
     lowering.__doc__ = f"``lax.{name}``; integers accumulate in int64, floats as PyTorch's do."
 
 
-def _accumulated(dtype: Any) -> np.dtype:
+def accumulated(dtype: Any) -> np.dtype:
     """Return the dtype that PyTorch accumulates in: on the CPU float64 for float32."""
     wide = opmath(dtype)
     is_single = dtype in (np.float32, np.complex64) and target.on_cpu()
