@@ -339,14 +339,37 @@ def test_views_of_tensors_on_the_cpu_are_theirs():
             assert [one.data_ptr() for one in found[:3]] == [one.data_ptr() for one in expected[:3]]
 
 
-def test_views_of_what_is_written_on_the_cpu_lie_where_they_do_there():
-    def write(x, rows, n):
-        x[n:].neg_()
-        rows.add_(n)
-        return x[n], rows.t()[n], rows.unfold(1, 2, 1)[n], x.expand(2, 5)
+PLACES = [lambda x: x[1:], lambda x: x[:, ::2], lambda x: x.flatten()[3:12].view(3, 3).t()]
 
-    compiled = torch.compile(write, backend="jax")
-    for n in range(3):
-        x, rows = torch.arange(5.0), torch.arange(12.0).view(3, 4)
-        expected = write(x.clone(), rows.clone(), n)
-        assert all(map(torch.equal, compiled(x, rows, n), expected))
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_views_of_what_is_written_lie_where_they_do_in_eager_mode(device):
+    """What the graph writes has other strides than its input until it is copied there."""
+
+    def write(x, n):
+        x[n:].neg_()
+        twice = x * 2
+        return x[n], x.t()[n:], x.unfold(1, 2, 1)[n], x.expand(2, *x.shape), twice, twice.t()[n]
+
+    run = compiled(write, dynamic=True)
+    for place in PLACES:
+        for n in (1, 2):
+            theirs = torch.arange(36.0).view(6, 6)
+            ours = theirs.to(device, copy=True)
+            expected, actual = write(place(theirs), n), run(place(ours), n)
+            for a, e in zip(actual, expected, strict=True):
+                assert (a.device.type, a.stride(), a.storage_offset()) == (
+                    device, e.stride(), e.storage_offset(),
+                )  # fmt: skip
+            for at, number in enumerate((2, 3, 5)):  # what is written later shows in all of them
+                for of, results in ((theirs, expected), (ours, actual)):
+                    of.mul_(number), results[at].add_(number), results[-1].sub_(number)
+            for a, e in zip((ours, *actual), (theirs, *expected), strict=True):
+                assert torch.equal(a.cpu(), e)
+
+
+def test_results_of_the_cpu_that_have_gradients_are_written():
+    x = torch.ones(3, requires_grad=True)
+    y = compiled(lambda x: x * 2)(x)
+    y.mul_(y.detach() + 1).sum().backward()
+    assert torch.equal(x.grad, torch.full((3,), 6.0))

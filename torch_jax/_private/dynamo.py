@@ -108,6 +108,19 @@ def guard_graph(module: str, function: str) -> None:
     guards.install_guard(called.make_guard(guards.GuardBuilder.EQUALS_MATCH))
 
 
+def inputs_of_results() -> tuple[dict[int, int], dict[int, int]]:
+    """Return which results of AOTAutograd's graph are views of which inputs, or their new value."""
+    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    if metadata is None:
+        return {}, {}
+    first, written = len(metadata.tokens), metadata.mutated_inp_runtime_indices
+    views = enumerate(metadata.output_info, first + len(written))
+    return (
+        {at: first + one.base_idx for at, one in views if "_input" in one.output_type.name},
+        {at: first + of for at, of in enumerate(written, first)},
+    )
+
+
 def traced_modules() -> Iterator[str]:
     """Yield the modules whose code Dynamo is tracing on this thread, callees first."""
     frame: Any = sys._getframe(1)

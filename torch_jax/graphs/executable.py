@@ -8,7 +8,6 @@ without audits. CPU tensors among its inputs are copied to the device, and resul
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -24,8 +23,8 @@ from torch_jax.core import absent, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.log import LOGGER
 from torch_jax.dispatch import call_jax
-from torch_jax.graphs import runner
-from torch_jax.memory import storage, transfer
+from torch_jax.graphs import runner, views
+from torch_jax.memory import transfer
 from torch_jax.memory.storage import is_jax
 from torch_jax.recorded.lazy import is_recording
 
@@ -74,6 +73,7 @@ class Executable:
         donated: Sequence[int] = (),
         donates: bool = True,
         options: dict[str, Any] | None = None,
+        aliases: views.Aliases = ({}, {}),
     ):
         self.graph, self.name, self._donated = graph, name, donated
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
@@ -82,7 +82,11 @@ class Executable:
         copies = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
         written = {node.args[0] for node in copies}
         self._written = [at for at, node in enumerate(placeholders) if node in written]
+        on_host = {placeholders[at] for at in self._on_host}
         results: Any = graph.graph.output_node().args[0]
+        self._count = len(results)
+        self._views, self._make_views = views.take_out(graph, on_host, aliases)
+        results = graph.graph.output_node().args[0]
         self._to_host = [at for at, one in enumerate(results) if _goes_to_host(one)]
         self._programs = call_jax.programs_of(graph)
         # AOTAutograd compiles under a mode that takes no real tensors
@@ -105,9 +109,15 @@ class Executable:
         results = self._call(inside, vectors)
         if self._on_host and self._written:
             self._write_back(given, inside, vectors)
+        memories: dict[Any, torch.Tensor] = {}
         for at in self._to_host:
             if results[at] is not None:  # a token of effects
-                results[at] = self._on_cpu(results[at], given, inside, vectors)
+                results[at] = _on_cpu(results[at], memories)
+        if self._views:
+            numbers, results[self._count :] = results[self._count :], []
+            with pytorch.below_autograd():
+                for at, view in zip(self._views, self._make_views(*given, *numbers), strict=True):
+                    results[at] = view
         return results
 
     def _call(self, given: list[Any], vectors: Sequence[torch.Tensor]) -> list[Any]:
@@ -149,20 +159,6 @@ class Executable:
                 inside[at] = tensor.dtype
         return inside, [transfer.to_device(torch.stack(of)) for of in scalars.values()]
 
-    def _on_cpu(self, result: Any, given: list[Any], inside: list[Any], vectors: Any) -> Any:
-        """Return a result on the CPU, where AOTAutograd looks for it; of an input there a view."""
-        scalars = {vector.dtype: enumerate(repeat(vector)) for vector in vectors}
-        for tensor, copy in ((given[at], inside[at]) for at in self._on_host):
-            first, of = next(scalars[copy]) if copy in scalars else (0, copy)
-            if not is_host(tensor) or of.untyped_storage() is not result.untyped_storage():
-                continue
-            start, rest = _in_steps_of(tensor, copy, result.storage_offset() - first)
-            if not rest:
-                strides = [_in_steps_of(tensor, copy, step)[0] for step in result.stride()]
-                place = result.shape, strides, tensor.storage_offset() + start
-                return tensor.detach().as_strided(*place)
-        return _at_its_place(result)
-
     def _write_back(self, given: list[Any], inside: list[Any], vectors: list) -> None:
         """Write into CPU tensors what the graph has written into their copies."""
         new = {vector.dtype: iter(vector.cpu()) for vector in vectors}
@@ -173,25 +169,14 @@ class Executable:
                 given[at].copy_(value)
 
 
-def _at_its_place(result: torch.Tensor) -> torch.Tensor:
-    """Return a CPU tensor in the place of its memory that a tensor of the device has in its own."""
-    start = result.storage_offset()
-    if result.is_contiguous() and not start:
-        return result.cpu()
-    count = storage.span(result.shape, result.stride(), 0)
-    memory = torch.empty(start + count, dtype=result.dtype, device="cpu")
-    memory[start:] = result.as_strided((count,), (1,)).cpu()
-    return memory.as_strided(result.shape, result.stride(), start)
-
-
-def _in_steps_of(tensor: torch.Tensor, copy: Any, distance: int) -> tuple[int, int]:
-    """Return a distance in a compact copy as one in a tensor, and what is beyond its elements."""
-    found, steps = 0, copy.stride() if tensor.dim() else ()  # of a number there may be a vector
-    for step, own, size in sorted(zip(steps, tensor.stride(), tensor.shape, strict=True))[::-1]:
-        if size > 1:
-            count, distance = divmod(distance, step)
-            found += count * own
-    return found, distance
+def _on_cpu(result: torch.Tensor, memories: dict[Any, torch.Tensor]) -> torch.Tensor:
+    """Return a result on the CPU, at its place in a memory that others of its results share."""
+    size, stride, start = result.shape, result.stride(), int(result.storage_offset())
+    form = id(result.untyped_storage()), result.dtype, result.is_conj(), result.is_neg()
+    if form not in memories:
+        count = result.untyped_storage().nbytes() // result.element_size()
+        memories[form] = result.as_strided((count,), (1,), 0).cpu()
+    return memories[form].as_strided(size, stride, start).detach()  # users write into it
 
 
 def _is_on_host(node: Any) -> bool:
