@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -108,17 +109,21 @@ def guard_graph(module: str, function: str) -> None:
     guards.install_guard(called.make_guard(guards.GuardBuilder.EQUALS_MATCH))
 
 
-def inputs_of_results() -> tuple[dict[int, int], dict[int, int]]:
+def inputs_of_results(graph: Any) -> tuple[dict[int, int], dict[int, int]]:
     """Return which results of AOTAutograd's graph are views of which inputs, or their new value."""
     metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
     if metadata is None:
         return {}, {}
     first, written = len(metadata.tokens), metadata.mutated_inp_runtime_indices
-    views = enumerate(metadata.output_info, first + len(written))
-    return (
-        {at: first + one.base_idx for at, one in views if "_input" in one.output_type.name},
-        {at: first + of for at, of in enumerate(written, first)},
-    )
+    inputs, views = graph.graph.find_nodes(op="placeholder"), {}
+    for at, one in enumerate(metadata.output_info):
+        if "_input" in one.output_type.name:
+            base = views[first + len(written) + at] = first + one.base_idx
+            if "Base" in type(inputs[base].meta.get("desc")).__name__:
+                # views begin at an argument, but AOTAutograd would repeat them from there of a base
+                # that it has made of several
+                metadata.output_info[at] = dataclasses.replace(one, view_meta_sequence=None)
+    return views, {at: first + of for at, of in enumerate(written, first)}
 
 
 def traced_modules() -> Iterator[str]:

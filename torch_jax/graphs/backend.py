@@ -78,7 +78,7 @@ def _compile(graph: Any, inputs: Any, donate: bool | None, xla: dict[str, Any]) 
 
             dead = () if what == "inference" else _dead(bool(donate))
             saved, name = dead if what == "backward" else (), f"graph {number} ({what})"
-            aliases = ({}, {}) if what == "backward" else dynamo.inputs_of_results()
+            aliases = ({}, {}) if what == "backward" else dynamo.inputs_of_results(graph)
             return _boxed(Executable(graph, name, saved, donate is not False, xla, aliases))
 
         return compile_graph
