@@ -375,3 +375,14 @@ def test_results_of_the_cpu_that_have_gradients_are_written():
     y = compiled(lambda x: x * 2)(x)
     y.mul_(y.detach() + 1).sum().backward()
     assert torch.equal(x.grad, torch.full((3,), 6.0))
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_as_strided_reaches_the_memory_around_an_input(device):
+    def function(x, n):
+        return x.as_strided((2, 2), (1, 2), n) * 2
+
+    run, base = compiled(function), torch.arange(16.0).view(4, 4)
+    for n in (1, 2):
+        found = run(base.to(device)[2:].t(), n)
+        assert torch.equal(found.cpu(), function(base[2:].t(), n))

@@ -82,6 +82,10 @@ class Executable:
         copies = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
         written = {node.args[0] for node in copies}
         self._written = [at for at, node in enumerate(placeholders) if node in written]
+        reaches = graph.graph.find_nodes(
+            op="call_function", target=torch.ops.aten.as_strided.default
+        )
+        self._to_device = _with_surroundings if reaches else transfer.to_device
         on_host = {placeholders[at] for at in self._on_host}
         results: Any = graph.graph.output_node().args[0]
         self._count = len(results)
@@ -153,7 +157,7 @@ class Executable:
             if not is_host(tensor):  # a token of effects, or the key of a draw
                 continue
             if tensor.dim():
-                inside[at] = transfer.to_device(tensor.detach())
+                inside[at] = self._to_device(tensor.detach())
             else:
                 scalars.setdefault(tensor.dtype, []).append(tensor.detach())
                 inside[at] = tensor.dtype
@@ -167,6 +171,13 @@ class Executable:
             value = next(new[dtype]) if dtype in new else inside[at]
             if at in self._written:
                 given[at].copy_(value)
+
+
+def _with_surroundings(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a CPU tensor with all of its memory, in which ``as_strided`` may reach beyond it."""
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    memory = transfer.to_device(tensor.as_strided((count,), (1,), 0))
+    return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def _on_cpu(result: torch.Tensor, memories: dict[Any, torch.Tensor]) -> torch.Tensor:
