@@ -386,3 +386,19 @@ def test_as_strided_reaches_the_memory_around_an_input(device):
     for n in (1, 2):
         found = run(base.to(device)[2:].t(), n)
         assert torch.equal(found.cpu(), function(base[2:].t(), n))
+
+
+def test_views_of_views_among_the_results_do_not_keep_a_graph_from_its_program(caplog):
+    weight = torch.randn(4, 3)
+    ours = to_jax(weight).requires_grad_()
+
+    def chosen(x, weight):
+        logits = x @ weight
+        best = logits.argmax(-1)
+        places = best.unsqueeze(-1).expand([2])[:1]
+        return best, logits.gather(-1, places)
+
+    run = compiled(chosen)
+    for call in range(3):
+        assert_same(run(torch.ones(4).to("jax") * call, ours), chosen(torch.ones(4) * call, weight))
+    assert not [one for one in caplog.records if "recorded" in one.getMessage()]

@@ -394,7 +394,7 @@ def _open_function_modes() -> list[Any]:
 
 is_wrapped = _lookup("_C._functorch.is_functorch_wrapped_tensor")
 _functorch_level = _lookup("_C._functorch.peek_interpreter_stack")
-_saved_tensors_hooks = _lookup("_C._autograd._top_saved_tensors_default_hooks")
+saved_tensors_hooks = _lookup("_C._autograd._top_saved_tensors_default_hooks")
 
 
 def in_functional_transform() -> bool:
@@ -405,7 +405,7 @@ def in_functional_transform() -> bool:
 
 def is_transformed() -> bool:
     """Return whether a mode, vmap or hooks on this thread see or change each operator."""
-    if _functorch_level() is not None or _saved_tensors_hooks(True) is not None:
+    if _functorch_level() is not None or saved_tensors_hooks(True) is not None:
         return True
     own = "torch_jax."  # modes that only observe
     modes = (*(dispatch_stack() if dispatch_modes() else ()), *_open_function_modes())

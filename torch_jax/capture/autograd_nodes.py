@@ -20,7 +20,7 @@ def is_spent(tensor: torch.Tensor) -> bool:
     """Return whether a backward pass has freed what the graph of a tensor had saved."""
     try:
         for node in nodes([tensor]):
-            list(_saved(node))
+            list(saved(node))
     except RuntimeError:
         return True
     return False
@@ -28,11 +28,11 @@ def is_spent(tensor: torch.Tensor) -> bool:
 
 def saved_memories(leaves: Iterable[Any]) -> set[int]:
     """Return the ids of the storages saved behind results: no backward pass takes a changed one."""
-    values = (value for node in nodes(leaves) for value in _saved(node))
+    values = (value for node in nodes(leaves) for value in saved(node))
     return {id(value.untyped_storage()) for value in values if isinstance(value, torch.Tensor)}
 
 
-def _saved(node: Any) -> Iterator[Any]:
+def saved(node: Any) -> Iterator[Any]:
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         yield from node.saved_tensors
         return

@@ -89,6 +89,7 @@ class Observer(Listener):
         self.checks: list[tuple[Any, str, type[Exception]]] = []
         self.let_go: list[torch.Tensor] = []  # whose memories are not read after the call
         self.raised: RuntimeError | None = None  # by the latest operator that has failed
+        self.saves_by_hooks = False  # whether hooks have saved tensors for a backward pass
         self.went_back = False  # whether the function ran a backward pass
         self.is_over = False  # whether the function has returned
         self.refusal: Refusal | None = None  # why later calls cannot skip the Python
@@ -138,6 +139,7 @@ class Observer(Listener):
         for tensor in tensors_in((args, kwargs)):
             self.see(tensor)
         result = func(*args, **kwargs)
+        self.saves_by_hooks |= pytorch.saved_tensors_hooks(True) is not None
         for tensor in tensors_in(result):
             self.storages.makes(tensor)
         return result

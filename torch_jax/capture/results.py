@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.capture import autograd_nodes
+from torch_jax.capture.holders import Holders
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.storages import Fixed, outline, version_of
 from torch_jax.core import errors, tracers, trees
@@ -285,7 +287,7 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
     """Describe a call that has returned ``result[0]``."""
     observer.forget_what_nobody_has()
     observer.copy_what_it_hands_on()
-    leaves, _ = trees.flatten(result[0])
+    leaves, form = trees.flatten(result[0])
     positions = _connected(observer, leaves)
     connected = [leaves[at] for at in positions]
     observer.keep_out_what_is_wrong()
@@ -307,9 +309,9 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
                 "memory, form, history, requires_grad or hook: return a new tensor",
                 is_of_first=True,
             )
-    known = {id(memory) for memory in results.new} | autograd_nodes.saved_memories(connected)
     is_decided = observer.makes_state or observer.refusal is not None
-    for stray in () if is_decided else observer.storages.strays(known):  # which collects garbage
+    is_decided |= not observer.history.is_differentiable  # a graph keeps nothing
+    for stray in () if is_decided else _strays(observer, leaves, form, connected):
         observer.refuse(
             f"a new tensor ({tracers.shown(stray.array)}) is kept somewhere: return it, or write "
             "into one",
@@ -320,6 +322,20 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
         gradients, without, moving,
         _raised(observer, moving), connected, positions,
     )  # fmt: skip
+
+
+def _strays(observer: Observer, leaves: list[Any], form: Any, connected: list) -> list[Any]:
+    """Return computed storages that something beside the result and gradients keeps."""
+    gradients = [one.tensor.grad for one in observer.optimizers.gradients.values()]
+
+    def found() -> list[Any]:
+        holders = Holders(leaves, form, (connected, gradients), observer.saves_by_hooks)
+        return holders.others(observer.storages.computed())
+
+    for generation in range(3):  # the youngest first: a look at all objects takes long
+        if found():
+            gc.collect(generation)  # reference cycles may hold some
+    return found()
 
 
 def _number(observer: Observer, memory: Any) -> int:

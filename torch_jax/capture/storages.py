@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import Any, NamedTuple
 
@@ -128,17 +127,9 @@ class Storages:
         """Return the storages that the call has met or made, and that still exist."""
         return [*(one.storage for one in self.met), *self._made.values()]
 
-    def strays(self, known: set[int]) -> list[Any]:
-        """Return computed storages that outlive the call, other than those ``known`` by id."""
-
-        def found() -> list[Any]:
-            made = list(self._made.values())
-            return [one for one in made if id(one) not in known and type(one.array) is Node]
-
-        for generation in range(3):  # the youngest first: a look at all objects takes long
-            if found():
-                gc.collect(generation)  # reference cycles may hold some
-        return found()
+    def computed(self) -> list[Any]:
+        """Return the storages that the call has made and computed, and that still exist."""
+        return [one for one in list(self._made.values()) if type(one.array) is Node]
 
 
 def outline(tensor: torch.Tensor) -> tuple:
