@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -288,6 +289,35 @@ def test_a_promise_that_does_not_hold_is_found_out(name, audit):
         assert str(jitted(x)) == str(function(x))
     assert jitted.explain().recorded == before_that + 2
     assert "Python runs at each call" in str(jitted.explain())
+
+
+class _Doubles(nn.Module):
+    """A module whose method reads a flag, and is not called as a module is."""
+
+    def forward(self, x):
+        return x * 2 if self.training else x
+
+    @pure
+    def decorated(self, x):
+        return self.forward(x)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda module: pure(module.forward),
+        lambda module: pure(torch.no_grad()(module.forward)),
+        lambda module: module.decorated,
+        lambda module: functools.partial(pure(_Doubles.forward), module),
+    ],
+)
+def test_a_method_notices_the_mode_of_its_own_module(made):
+    module = _Doubles()
+    function, found = made(module), []
+    for call in range(8):  # no audit is due at those with another mode
+        module.train(call not in (4, 5))
+        found.append(function(ones()).tolist()[0])
+    assert found == [2, 2, 2, 2, 1, 1, 2, 2]
 
 
 def test_a_mode_that_a_later_call_leaves_is_found_out():

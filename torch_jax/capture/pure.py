@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import time
 from collections import Counter
@@ -236,6 +237,9 @@ def recorded(function: Any, history: History, args: tuple, kwargs: dict[str, Any
 def observe(observer: Observer, function: Callable[..., Any], call: SortedCall) -> Observed:
     """Call a function, and find out how to repeat the call without its Python."""
     world, forms = keys.world(), Forms(call)
+    for one in (getattr(inspect.unwrap(function), "__self__", None), *observer.leaves):
+        if isinstance(one, torch.nn.Module):  # a method may read its flags; no hook sees the call
+            observer.modules[id(one)] = one
     torch.clear_autocast_cache()  # it has casts of parameters, which later calls have to make again
     with observed(observer):
         with observer.watching():
