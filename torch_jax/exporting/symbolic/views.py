@@ -25,7 +25,6 @@ VIEWS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys("alias clone copy.default".split(), lambda self, **_options: self),
     "view": lambda self, size: self.reshape(tuple(size)),
     "permute": lambda self, dims: self.transpose(tuple(dims)),
-    "transpose.int": lambda self, dim0, dim1: self.swapaxes(dim0, dim1) if self.ndim else self,
     "unsqueeze": lambda self, dim: jnp.expand_dims(self, dim),
     "diagonal": lambda self, offset=0, dim1=0, dim2=1: jnp.diagonal(self, offset, dim1, dim2),
     "view_as_complex": lambda self: jax.lax.complex(self[..., 0], self[..., 1]),
@@ -46,11 +45,10 @@ def expand(self, size, *, implicit=False):
     return jnp.broadcast_to(self, sizes)
 
 
-@_view("squeeze", "squeeze.dim", "squeeze.dims")
-def squeeze(self, dim=None):
+@_view("squeeze.dims")
+def squeeze(self, dim):
     """Drop dimensions of size 1; a size that may change does not count."""
-    dims = range(self.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
-    return self.squeeze(tuple({d % max(self.ndim, 1) for d in dims if _is(self.shape[d], 1)}))
+    return self.squeeze(tuple({d % max(self.ndim, 1) for d in dim if _is(self.shape[d], 1)}))
 
 
 @_view("slice.Tensor")
@@ -91,13 +89,6 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
         return jnp.concatenate(parts, dim)
     at = (slice(None),) * (dim % self.ndim) + (start + step * jnp.arange(src.shape[dim]),)
     return self.at[at].set(src.astype(self.dtype))
-
-
-@_view("select_scatter")
-def select_scatter(self, src, dim, index):
-    """Replace one entry of a dimension."""
-    index = index + self.shape[dim] if index < 0 else index
-    return slice_scatter(self, jnp.expand_dims(src, dim), dim, index, index + 1)
 
 
 @_view("diagonal_scatter")
