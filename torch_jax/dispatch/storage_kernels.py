@@ -398,7 +398,7 @@ def set_storage(self, source, storage_offset, size, stride=()) -> torch.Tensor:
     stride = tuple(stride) or geometry.row_major(size)
     needed = storage.span(size, stride, storage_offset) * self.dtype.itemsize
     if needed > source.nbytes():
-        shared.resize(source, needed)
+        storage.resize(source, needed)
     _type_bytes(source, self.dtype)
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
         pytorch.META_KEYS, self, source, storage_offset, tuple(size), stride

@@ -227,20 +227,3 @@ def held() -> list[torch.Tensor]:
     """Return the CPU tensors that are memories of the device at this moment."""
     kinds = (one for one in gc.get_objects() if type(one) is torch.UntypedStorage)
     return [one.__dict__["host"] for one in kinds if "host" in one.__dict__]
-
-
-def resize(memory: Any, nbytes: int) -> None:
-    """Make a storage ``nbytes`` long, keeping its leading bytes; new ones are zero."""
-    if (held := memory.__dict__.get("host")) is None:
-        storage.resize(memory, nbytes)
-        return
-    dtype = held.dtype if nbytes % held.dtype.itemsize == 0 else torch.uint8
-    old = held.reshape(-1).view(dtype)
-    new = torch.zeros(nbytes // dtype.itemsize, dtype=dtype, device="cpu")
-    count = min(old.numel(), new.numel())
-    new[:count] = old[:count]
-    with storage.PUTTING:
-        if memory.__dict__.get("host") is held:
-            memory.host = new
-            return
-    resize(memory, nbytes)

@@ -48,7 +48,7 @@ class _JaxStorage:
 
     def resize_(self, size: int) -> Any:
         """Set the size in bytes; new bytes at the end are zero."""
-        shared.resize(self, size)
+        storage.resize(self, size)
         return self
 
     def cpu(self) -> torch.UntypedStorage:
