@@ -157,12 +157,6 @@ def _joined(tensor: torch.Tensor, mesh: Any, spec: Any) -> torch.Tensor:
     """Return a tensor over the devices of all processes, each of which has its part."""
     fitting = tuple(sharding.spec_of(spec))[: tensor.dim()]
     wanted = sharding.named(mesh, fitting, (0,) * tensor.dim())
-    parts = len(wanted.spec)
-    together = [
-        length * processes.share(wanted, at) if at < parts else length
-        for at, length in enumerate(tensor.shape)
-    ]
-    wanted = sharding.named(mesh, wanted.spec, together)
     host = dtypes.numpy_of(tensor.detach().cpu().contiguous())
     return storage.wrap(processes.joined(host, wanted), tensor.dtype)
 
