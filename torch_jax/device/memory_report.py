@@ -6,10 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import jax
 import torch
 
 from torch_jax.budgets import ROWS_OF_A_TABLE, ROWS_OF_AN_ERROR
-from torch_jax.memory.storage import tensors_in
+from torch_jax.core import tracers
+from torch_jax.memory import shared
+from torch_jax.memory.storage import memory_if_any, tensors_in
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -59,15 +62,12 @@ def memory_report(
     >>> report.modules
     (Row(what='Linear', arrays=2, bytes=36),)
     """
-    import jax
-
-    from torch_jax.memory.storage import memory_if_any
-
     alive = {id(array): array for array in _alive()}
     owned = _owned(module, optimizer)
     arrays = ((owner, alive.pop(id(memory_if_any(tensor)), None)) for owner, tensor in owned)
     modules = _rows((owner, array) for owner, array in arrays if array is not None)
-    others = _rows((_form(array), array) for array in alive.values())
+    forms = ((tracers.shown(array).removeprefix("torch."), array) for array in alive.values())
+    others = _rows(forms)
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
     return MemoryReport(sum(r.bytes for r in (*modules, *others)), limit, modules, others, top)
 
@@ -83,13 +83,9 @@ def shortest() -> str:
 
 def _alive() -> Iterator[Any]:
     """Yield live arrays with memory: JAX also lists those whose allocation failed."""
-    import jax
-
     for array in jax.live_arrays():
         if not array.is_deleted() and not (array.is_ready() and _has_failed(array)):
             yield array
-    from torch_jax.memory import shared
-
     yield from shared.held()
 
 
@@ -113,11 +109,6 @@ def _owned(
                 yield f"{owner} (gradients)", tensor.grad
     for tensor in tensors_in(optimizer.state if optimizer is not None else ()):
         yield f"{type(optimizer).__name__} (state)", tensor
-
-
-def _form(array: Any) -> str:
-    shape = ",".join(map(str, array.shape))
-    return f"{str(array.dtype).removeprefix('torch.')}[{shape}]"
 
 
 def _rows(arrays: Iterable[tuple[str, Any]]) -> tuple[Row, ...]:

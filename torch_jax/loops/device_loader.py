@@ -142,8 +142,11 @@ def sharder(mesh: Any, spec: Any) -> Move:
     def move(tensor: Any) -> Any:
         if isinstance(tensor, PackedSequence):
             return _to_device(tensor)
-        if is_wide:
-            return _joined(tensor, mesh, spec)
+        if is_wide:  # each process has its part
+            fitting = tuple(sharding.spec_of(spec))[: tensor.dim()]
+            wanted = sharding.named(mesh, fitting, (0,) * tensor.dim())
+            host = dtypes.numpy_of(tensor.detach().cpu().contiguous())
+            return storage.wrap(processes.joined(host, wanted), tensor.dtype)
         wanted = sharding.fitting(mesh, spec, tensor.shape)
         if tensor.device.type == "cpu":
             return transfer.to_device(tensor.detach(), wanted)
@@ -151,14 +154,6 @@ def sharder(mesh: Any, spec: Any) -> Move:
         return storage.wrap(array, tensor.dtype)
 
     return move
-
-
-def _joined(tensor: torch.Tensor, mesh: Any, spec: Any) -> torch.Tensor:
-    """Return a tensor over the devices of all processes, each of which has its part."""
-    fitting = tuple(sharding.spec_of(spec))[: tensor.dim()]
-    wanted = sharding.named(mesh, fitting, (0,) * tensor.dim())
-    host = dtypes.numpy_of(tensor.detach().cpu().contiguous())
-    return storage.wrap(processes.joined(host, wanted), tensor.dtype)
 
 
 def moved(batch: Any, move: Move = _to_device) -> Any:
