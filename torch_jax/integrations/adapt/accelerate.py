@@ -5,8 +5,6 @@ Devices that it finds by itself come first: CUDA, ``cpu=True``, ``ACCELERATE_TOR
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -71,47 +69,39 @@ def _patch_grad_scaler(original: Any, distributed_type: Any = None, **kwargs: An
     return torch.amp.GradScaler(pytorch.DEVICE_TYPE, **kwargs)
 
 
-def _states_file(folder: Any, process: int) -> Path:
-    return Path(folder) / f"random_state_{pytorch.DEVICE_TYPE}_{process}.pt"
+def keep_random_state(folder: Any) -> None:
+    """Write the state of the device's generator into a folder, if this process is on the device."""
+    for file in _states_files(folder):
+        torch.save(device_module.get_rng_state(), file)
 
 
-def keep_random_state(folder: Any, process: int) -> None:
-    """Write the state of the device's generator into a folder, for this process."""
-    torch.save(device_module.get_rng_state(), _states_file(folder, process))
-
-
-def restore_random_state(folder: Any, process: int) -> None:
+def restore_random_state(folder: Any) -> None:
     """Read it again; a folder that another device has written has none."""
-    file = _states_file(folder, process)
-    if file.exists():
+    for file in filter(Path.exists, _states_files(folder)):
         device_module.set_rng_state(torch.load(file))
 
 
-def _beside_states(original: Any, folder: str, also: Callable[[Any, int], None]) -> Any:
-    """Return Accelerate's function that saves or loads all states, with this device's added."""
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if choice.is_device(sys.modules[_STATE].PartialState().device):
-            given = signature.bind(*args, **kwargs).arguments
-            also(given[folder], given["process_index"])
-        return result
-
-    return call
+def _states_files(folder: Any) -> list[Path]:
+    """Return the file for this process, if it is on the device."""
+    state = sys.modules[_STATE].PartialState()
+    name = f"random_state_{pytorch.DEVICE_TYPE}_{state.process_index}.pt"
+    return [Path(folder) / name] if choice.is_device(state.device) else []
 
 
-@patch(f"{_ACCELERATOR}.save_accelerator_state", _ACCELERATOR, since="accelerate 1.0")
-def _patch_save(original: Any) -> Any:
+@around(f"{_ACCELERATOR}.save_accelerator_state", _ACCELERATOR, since="accelerate 1.0")
+def _patch_save(original: Any, output_dir: str, *args: Any, **kwargs: Any) -> Any:
     """Accelerate's ``save_state`` saves random states of the accelerators in its own list only."""
-    return _beside_states(original, "output_dir", keep_random_state)
+    result = original(output_dir, *args, **kwargs)
+    keep_random_state(output_dir)
+    return result
 
 
-@patch(f"{_ACCELERATOR}.load_accelerator_state", _ACCELERATOR, since="accelerate 1.0")
-def _patch_load(original: Any) -> Any:
+@around(f"{_ACCELERATOR}.load_accelerator_state", _ACCELERATOR, since="accelerate 1.0")
+def _patch_load(original: Any, input_dir: str, *args: Any, **kwargs: Any) -> Any:
     """Accelerate's ``load_state`` restores random states of the accelerators in its list only."""
-    return _beside_states(original, "input_dir", restore_random_state)
+    result = original(input_dir, *args, **kwargs)
+    restore_random_state(input_dir)
+    return result
 
 
 @patch(f"{_DATACLASSES}.DynamoBackend", _DATACLASSES, since="accelerate 1.0", is_registration=True)

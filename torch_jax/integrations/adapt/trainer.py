@@ -61,13 +61,12 @@ def _patch_defaults(original: Any, self: Any) -> None:
 def _patch_save(original: Any, self: Any, output_dir: str) -> None:
     """The Trainer's checkpoints have random states of the accelerators that it knows only."""
     original(self, output_dir)
-    if choice.is_device(self.args.device):
-        accelerate.keep_random_state(output_dir, self.args.process_index)
+    accelerate.keep_random_state(output_dir)
 
 
 @around(f"{_TRAINER}.Trainer._load_rng_state", _TRAINER, since=_SINCE)
 def _patch_load(original: Any, self: Any, checkpoint: str | None) -> None:
     """The Trainer loads random states of the accelerators that it knows only."""
     original(self, checkpoint)
-    if checkpoint is not None and choice.is_device(self.args.device):
-        accelerate.restore_random_state(checkpoint, self.args.process_index)
+    if checkpoint is not None:
+        accelerate.restore_random_state(checkpoint)
