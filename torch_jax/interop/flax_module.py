@@ -93,12 +93,6 @@ def _tensor(value: Any) -> torch.Tensor:
     return made
 
 
-def _on_device(value: Any) -> Any:
-    """Return an example argument, on the device."""
-    value = _as_input(value)
-    return value.detach().to(pytorch.DEVICE_TYPE) if isinstance(value, torch.Tensor) else value
-
-
 def _as_input(value: Any) -> Any:
     """Return a tensor for an array, which is an input of programs; all others unchanged."""
     is_array = isinstance(value, jax.Array | np.ndarray) and value.dtype in dtypes.TO_TORCH
@@ -114,7 +108,10 @@ def _initial(module: Any, args: tuple, kwargs: dict, method: str) -> Any:
         )
     from flax import linen
 
-    args, kwargs = trees.map(_on_device, (args, kwargs))
+    args, kwargs = trees.map(
+        lambda x: x.detach().to(pytorch.DEVICE_TYPE) if isinstance(x, torch.Tensor) else x,
+        trees.map(_as_input, (args, kwargs)),
+    )
     kwargs = with_flags(getattr(module, method), False, args, kwargs)
     wide = _is_wide((args, kwargs))
 

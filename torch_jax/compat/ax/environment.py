@@ -132,7 +132,8 @@ class Environment(contextlib.ContextDecorator):
 
     def to_xla(self, values: Any) -> Any:
         """Return tensors, in trees too, and modules on the device."""
-        return trees.map(_moved, values)
+        kinds = torch.Tensor | torch.nn.Module
+        return trees.map(lambda x: x.to(pytorch.DEVICE_TYPE) if isinstance(x, kinds) else x, values)
 
     def t2j_iso(self, tensors: Any) -> Any:
         """Return tensors of the device as arrays, in trees too, uncopied."""
@@ -263,12 +264,6 @@ def _known(key: Any) -> Any:
             "use torchax.interop.jax_jit, which brings one along, or pass a key as an argument"
         )
     return key
-
-
-def _moved(value: Any) -> Any:
-    if isinstance(value, torch.Tensor | torch.nn.Module):
-        return value.to(pytorch.DEVICE_TYPE)
-    return value
 
 
 def is_narrow() -> bool:
