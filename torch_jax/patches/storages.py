@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torch_jax.core.patching import AT_FIRST_USE, around, patch
-from torch_jax.memory import shared, storage, transfer
+from torch_jax.memory import storage, transfer
 
 # C++ sees no memory behind these tensors, so their addresses are made up: unique, never mapped.
 _addresses = itertools.count(1 << 46, 1 << 20)
