@@ -177,13 +177,9 @@ class _Arguments:
     def filled(self, given: tuple) -> tuple[tuple, dict[str, Any]]:
         """Return the arguments with the arrays of ``given``, ``(args, kwargs)``, and fixed ones."""
         arrays = iter(jax.tree_util.tree_leaves(given))
-        leaves, tree = jax.tree_util.tree_flatten(self.given)
-        return jax.tree_util.tree_unflatten(
-            tree,
-            [
-                next(arrays) if isinstance(v, torch.Tensor | jax.ShapeDtypeStruct) else v
-                for v in leaves
-            ],
+        kinds = torch.Tensor | jax.ShapeDtypeStruct
+        return jax.tree_util.tree_map(
+            lambda leaf: next(arrays) if isinstance(leaf, kinds) else leaf, self.given
         )
 
 
