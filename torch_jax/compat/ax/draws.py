@@ -181,7 +181,8 @@ class _Gradients(TorchFunctionMode):
         kwargs = kwargs or {}
         name, is_detached = getattr(func, "__name__", ""), detaches(func)
         writes = name.endswith("_") and not name.endswith("__") or name == "__setitem__"
-        if writes and _is_stopped(args[0]):
+        written = args[0].untyped_storage() if writes and storage.is_jax_tensor(args[0]) else None
+        if getattr(written, "is_stopped", False):
             raise tracers.NotTraceableError(
                 f"a tensor is written by {name} through what detach() gave of it "
                 f"({tracers.user_line()}), which JAX takes for another one: write to the tensor "
@@ -214,10 +215,6 @@ def _is_traced(value: Any) -> bool:
 
 def _through(function: Callable[[Any], Any], tensor: torch.Tensor) -> torch.Tensor:
     return storage.wrap(function(transfer.as_array(tensor)), tensor.dtype)
-
-
-def _is_stopped(value: Any) -> bool:
-    return storage.is_jax_tensor(value) and getattr(value.untyped_storage(), "is_stopped", False)
 
 
 def _in_autograd_function() -> bool:
