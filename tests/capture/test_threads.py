@@ -53,7 +53,6 @@ def test_each_thread_has_its_own_region_of_autocast(pure):
 
 
 @both
-@pytest.mark.filterwarnings("ignore:.*a tensor was written past the recording")
 def test_other_threads_use_a_model_while_it_is_recorded(pure):
     model, x = nn.Sequential(*[nn.Linear(8, 8) for _ in range(12)]).to("jax"), randn(4, 8)
     expected, weight = model(x).detach().cpu(), model[3].weight.detach().cpu()
@@ -116,3 +115,36 @@ def test_threads_that_record_in_turn_leave_torch_compile_as_it_was(pure):
         threads.submit(inner, ones(2)).result(PATIENCE)
     compile_once()
     assert len(compiled) == 3
+
+
+@pytest.mark.parametrize("at", [0, 1, 3])  # in a first call, and in audits
+@pytest.mark.parametrize("work", ["reads", "writes", "reads what it writes", "steps"])
+def test_what_another_thread_does_meanwhile_is_none_of_a_call_s_work(work, at):
+    weight, other = torch.zeros(3, device="jax"), torch.zeros(3, device="jax")
+    count = torch_jax.jit(lambda x: weight.add_(x).sum(), pure=True, audit="error")
+    works = {
+        "reads": other.cpu,
+        "writes": lambda: weight.add_(1),
+        "reads what it writes": lambda: weight.add_(1).cpu(),
+        "steps": lambda: count(ones(3)),
+    }
+    for _ in range(4):
+        count(ones(3))
+    weight.zero_()
+    ran, meanwhile = [], [None] * at + [works[work]]
+
+    @torch_jax.jit(pure=True, audit="error")
+    def step(x):
+        ran.append(x)
+        read = (weight + x).sum()
+        other.add_(x)
+        if meanwhile and (found := meanwhile.pop(0)) is not None:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(found).result(PATIENCE)
+        return read * 1
+
+    results = [(len(meanwhile), step(ones(3)).item()) for _ in range(12)]
+    written = 0.0 if work == "reads" else 1.0
+    assert results == [(left, 3.0 + 3.0 * written * (left == 0)) for left, _ in results]
+    assert weight.tolist() == [written] * 3 and other.tolist() == [12.0] * 3
+    assert len(ran) < 12 and not step.explain().notes

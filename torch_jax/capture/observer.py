@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -57,6 +58,10 @@ class Refusal(NamedTuple):
     is_of_first: bool = False
 
 
+OF_OTHERS = Refusal("another thread read or wrote its tensors while it ran")
+"""The refusal of a call that shows nothing of what a later one will do."""
+
+
 class Observer(Listener):
     """The operators, reads and effects of one call."""
 
@@ -68,6 +73,7 @@ class Observer(Listener):
         ``history`` says how the programs are made.
         """
         self.leaves = leaves  # the arguments
+        self._thread = threading.get_ident()
         self.history, self.options = history, history.options
         self._places = {id(leaf): at for at, leaf in enumerate(leaves)}
         self.storages = Storages(leaves, own)  # that it meets and makes
@@ -114,11 +120,22 @@ class Observer(Listener):
             ACTIVE.observer = before
 
     def _calls(self, module: torch.nn.Module, _args: Any) -> None:
-        self.modules[id(module)] = module
+        if ACTIVE.observer is self:
+            self.modules[id(module)] = module
 
     def refuse(self, why: str, is_of_first: bool = False) -> None:
         """Note why later calls cannot skip the Python: the first reason counts."""
         self.refusal = self.refusal or Refusal(why, is_of_first)
+
+    def disturb(self) -> None:
+        """Note that another thread works on what the call reads or writes."""
+        self.refusal = self.refusal or OF_OTHERS
+
+    def is_disturbed(self) -> bool:
+        """Return whether another thread is seen to work on what the call reads or writes."""
+        if any(self.storages.is_of_others(one.storage.array) for one in self.storages.met):
+            self.disturb()
+        return self.refusal is OF_OTHERS
 
     def looks(self) -> None:
         """Note that an operator decides by values, as indexing with a mask does."""
@@ -147,11 +164,13 @@ class Observer(Listener):
     def see(self, tensor: torch.Tensor) -> None:
         """Note a device tensor that an operator takes."""
         errors.refuse_sparse(tensor)
-        memory = tensor.untyped_storage()
+        memory: Any = tensor.untyped_storage()
         if not is_jax_storage(memory) or self.storages.is_made(memory):
             return
         if self.storages.meet(memory, tensor):
             self.remember(tensor)
+        elif self.storages.is_of_others(memory.array):
+            self.disturb()
         is_differentiable = self.history.is_differentiable and autograd_nodes.may_have_one(tensor)
         node: Any = tensor.grad_fn if is_differentiable else None
         is_of_call = node is not None and node._sequence_nr() > self._last_node
@@ -189,6 +208,8 @@ class Observer(Listener):
 
     def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
         if not self.is_over:
+            if threading.get_ident() != self._thread:
+                self.disturb()
             self.refuse(f"a value is looked at while it runs ({tracers.user_line()})")
         sources = list(map(self.storages.source, arrays))
         self.graphs.append(Graph(state, list(numbers), sources, None))
@@ -221,11 +242,11 @@ class Observer(Listener):
 
     def copy_what_it_hands_on(self) -> None:
         """Have the program copy arrays that two storages share: a later call finds other arrays."""
-        for memory in self.storages.handed_on():
+        for memory, array in self.storages.handed_on():
             with pytorch.no_dispatch_modes():  # which would take it for a tensor of before
-                whole = storage.wrap(memory.array)
+                whole = storage.wrap(array)
                 copy = torch.ops.torch_jax.copy(whole, whole.dtype)
-            storage.put_back((memory,), (memory.array,), (storage.held_by(copy),))
+            storage.put_back((memory,), (array,), (storage.held_by(copy),))
 
     def keep_out_what_is_wrong(self) -> None:
         """Undo writes where an index was out of range, as the CPU raises before it writes."""

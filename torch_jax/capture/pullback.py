@@ -162,8 +162,11 @@ def _take_back_writes(observer: Observer, before: dict[int, Any]) -> None:
     for one in observer.storages.met:
         old = before.get(id(one.storage))
         old = one.old() if old is None else old  # met by the backward pass
-        if one.storage.array is not old:
-            one.storage.array = old
+        new = one.storage.array
+        if observer.storages.is_of_others(new):
+            observer.disturb()
+        elif new is not old:
+            storage.put_back((one.storage,), (new,), (old,))
             observer.refuse("its backward pass, which its caller runs, writes into a tensor")
 
 

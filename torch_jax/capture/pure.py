@@ -30,7 +30,7 @@ from torch_jax.capture.arguments import Arguments, SortedCall
 from torch_jax.capture.guards import SHARES
 from torch_jax.capture.history import History
 from torch_jax.capture.keys import Forms
-from torch_jax.capture.observer import Observer, Refusal, raise_failed_checks
+from torch_jax.capture.observer import OF_OTHERS, Observer, Refusal, raise_failed_checks
 from torch_jax.capture.pullback import Pullback, await_gradients
 from torch_jax.capture.replay import Replay
 from torch_jax.capture.results import Form, LeftBehind, describe
@@ -76,6 +76,7 @@ class Pure:
         self._kinds: dict[keys.CallKey, _Kind] = {}  # the latest last
         self._visits: Counter[int] = Counter()  # calls of forms that are not kept
         self._calls = count()
+        self._wait = self._waited = 0  # calls to record, since others disturbed those observed
         self.is_broken = False  # whether Python runs at each call, since the promise did not hold
 
     def clear(self) -> None:
@@ -131,13 +132,17 @@ class Pure:
         visits = self._visits_of_new(kind, call)
         if visits <= 1:
             self.history.note_rerun(reason)
-        if 0 < visits < config.get("compiled_from_run"):
+        if 0 < visits < config.get("compiled_from_run") or self._waited < self._wait:
+            self._waited += 1
             return recorded(self._function, self.history, *call.given)
         found = self._observed(kind, call)
         seconds, programs = time.perf_counter() - start, compilations.here().minus(before)
         self.history.note_observed(reason, found.replay, seconds, programs)
         refusal = found.refusal
-        if refusal is None and found.replay is not None and keeps:
+        self._wait, self._waited = (2 * self._wait + 1 if refusal is OF_OTHERS else 0), 0
+        if refusal is OF_OTHERS:
+            self.history.note_rerun(refusal.why)
+        elif refusal is None and found.replay is not None and keeps:
             self._keep(call.key, kind, found.replay)
         elif refusal is None or refusal.is_of_first and kind.forgives(call):
             if kind.is_whole or kind.forgiven:
@@ -188,15 +193,18 @@ class Pure:
         self._used(kind, replay)
         with self.history.recorded_call():
             found = self._observed(kind, call)
+        if found.refusal is OF_OTHERS:
+            return found.result
         new, why = found.replay, None if found.refusal is None else found.refusal.why
         for read, value in new.guards.numbers.items() if new is not None else ():
             if numbers.get(read, value) not in (value,):
                 new, why = None, read.refusal
         if why is None and new is not None:
             why = audit.difference(replay, new)
+        is_first, replay.is_audited = not replay.is_audited, True
         if why is None:
             return found.result
-        if new is not None and replay.calls == 2 and kind.forgives(call):
+        if new is not None and is_first and kind.forgives(call):
             kind.replays.remove(replay)
             self._keep(call.key, kind, new)
             return found.result
@@ -255,13 +263,13 @@ def observe(observer: Observer, function: Callable[..., Any], call: SortedCall) 
         after, form = trees.flatten(call.given)
         if form != call.key.form or any(map(operator.is_not, after, observer.leaves)):
             observer.refuse("it changes a list or dict among its arguments: return the new value")
-        left = describe(observer, result)
+        left = None if observer.is_disturbed() else describe(observer, result)
         observer.is_over = True
     failed = ((flag.get(), *error) for flag, *error in observer.checks)
     raise_failed_checks(failed, observer.history.where)
     if keys.world() != world:
         observer.refuse("it leaves a mode or a setting other than it was")
-    replay = _replay(forms, observer, left)
+    replay = _replay(forms, observer, left) if left is not None else None
     observer.leaves = []
     return Observed(result[0], replay, observer.refusal)
 

@@ -29,6 +29,7 @@ class Replay:
         self.graph = graph = observer.graphs[0]  # of the observed call
         self.forms, self.left, self.backward = forms, left, backward
         self.calls, self._due = 1, 2  # so far, and at the next audit
+        self.is_audited = False  # whether an audit has found no difference, or may find none
         self.used = 0  # when it was used last, as the number of a call
         self._tape, self._generators = observer.tape, observer.draws.end()
         self._numbers = Numbers(observer.draws, graph.state, graph.numbers)

@@ -12,6 +12,7 @@ from torch_jax._private import pytorch
 from torch_jax.budgets import ELEMENTS_OF_A_SMALL_CONSTANT
 from torch_jax.compiler.donation import copy_of
 from torch_jax.core import errors
+from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax_storage, memory_in
@@ -75,9 +76,11 @@ class Storages:
     def makes(self, tensor: torch.Tensor) -> None:
         """Note a tensor that the call has made, if its storage is a new one."""
         errors.refuse_sparse(tensor)
-        memory = tensor.untyped_storage()
+        memory: Any = tensor.untyped_storage()
         if is_jax_storage(memory) and id(memory) not in self._at:
             self._made[id(memory)] = memory
+            if type(array := memory.array) is not Node and not self._is_known(array):
+                self.comes_from(array, None)
 
     def is_made(self, memory: Any) -> bool:
         return self._made.get(id(memory)) is memory
@@ -92,8 +95,9 @@ class Storages:
             return False
         array = memory_in(memory)
         if type(self.source(array)) is not Fixed:  # storages share an array until one is written
-            array = copy_of(array)
-            storage.replace(memory, array)
+            shared, array = array, copy_of(array)
+            if not storage.put_back((memory,), (shared,), (array,)):  # another thread has written
+                return self.meet(memory, tensor)
         self._at[id(memory)] = len(self.met)
         self.comes_from(array, OfStorage(len(self.met)))
         self.met.append(Met(memory, tensor, array))
@@ -109,19 +113,34 @@ class Storages:
         return self._at.get(id(memory))
 
     def comes_from(self, array: Any, source: Any) -> None:
-        """Note where later calls find an array."""
+        """Note where later calls find an array; None: they make the same."""
         self._sources[id(array)] = weakref.ref(array), source
 
     def source(self, array: Any) -> Any:
         """Return where later calls find an array."""
-        known, source = self._sources.get(id(array), (None, None))
-        return source if known is not None and known() is array else Fixed(array)
+        source = self._sources[id(array)][1] if self._is_known(array) else None
+        return Fixed(array) if source is None else source
 
-    def handed_on(self) -> list[Any]:
-        """Return storages with arrays that the call has found in others, and not computed."""
-        written = [one.storage for one in self.met if one.storage.array is not one.old()]
-        made = [one for one in self._made.values() if type(self.source(one.array)) is not Fixed]
-        return [one for one in written + made if type(one.array) is not Node]
+    def _is_known(self, array: Any) -> bool:
+        known, _ = self._sources.get(id(array), (None, None))
+        return known is not None and known() is array
+
+    def is_of_others(self, array: Any) -> bool:
+        """Return whether another thread has put an array into a storage that the call has met."""
+        if type(array) is Node and array.recording is None:
+            array = array.array
+        if type(array) is Node:
+            return array.recording.recorder is not ACTIVE.recorder
+        return not self._is_known(array)
+
+    def handed_on(self) -> list[tuple[Any, Any]]:
+        """Return storages with the arrays that the call has found in others, and not computed."""
+        met = [(one.storage, one.storage.array, one.old()) for one in self.met]
+        written = [(memory, new) for memory, new, old in met if new is not old]
+        found = [pair for pair in written if not self.is_of_others(pair[1])]
+        made = [(one, one.array) for one in self._made.values()]
+        found += [pair for pair in made if type(self.source(pair[1])) is not Fixed]
+        return [pair for pair in found if type(pair[1]) is not Node]
 
     def all(self) -> list[Any]:
         """Return the storages that the call has met or made, and that still exist."""
