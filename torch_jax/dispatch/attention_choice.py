@@ -26,7 +26,7 @@ from torch_jax.eager.stand_ins import additive, takes_flash
 from torch_jax.recorded.one_by_one import compile_nothing
 
 _math = torch.ops.aten._scaled_dot_product_attention_math
-_FLASH_TAKES_BOTH = torch.__version__ < (2, 14)  # a mask and ``is_causal``
+_FLASH_TAKES_BOTH = torch.__version__ < "2.14"  # a mask and ``is_causal``
 GRADIENT = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
 
 
