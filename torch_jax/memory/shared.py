@@ -22,7 +22,7 @@ import torch
 
 from torch_jax import config, target
 from torch_jax._private import jax_core, pytorch
-from torch_jax.core import forks, tracers
+from torch_jax.core import errors, forks, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.memory import dtypes, sharding, storage, transfer
 
@@ -144,7 +144,11 @@ def _array(memory: Any) -> Any:
 def as_tensor(array: Any) -> torch.Tensor:
     """Return an array of the CPU's as a CPU tensor of its memory, which must not be written."""
     try:
-        return jax_core.tensor_maker()(array.block_until_ready())
+        array.block_until_ready()
+    except RuntimeError as error:  # NumPy's look at an array that has failed ends the process
+        raise errors.translate(error, "while waiting for a value") from error
+    try:
+        return jax_core.tensor_maker()(array)
     except (BufferError, RuntimeError):  # DLPack lacks a few dtypes
         return transfer.borrowed(np.asarray(array), dtypes.to_torch(array.dtype))
 
