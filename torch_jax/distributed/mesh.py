@@ -41,14 +41,18 @@ def mesh(**axes: int) -> Mesh:
         )
     kinds = (AxisType.Auto,) * len(axes)
     taken = devices[:needed]
-    # those of a single slice may have no number
-    slices = len({getattr(one, "slice_index", 0) for one in taken if one.platform == "tpu"})
+    slices = _slices(taken)
     if slices > 1:
         made = Mesh(_over_slices(lengths, slices, taken), tuple(axes), axis_types=kinds)
     else:
         made = jax.make_mesh(lengths, tuple(axes), kinds, devices=taken)
     Use.meshes[made] = None
     return made
+
+
+def _slices(devices: list[Any]) -> int:
+    """Count the slices of TPUs that devices belong to; those of a single one may have no number."""
+    return len({getattr(one, "slice_index", 0) for one in devices if one.platform == "tpu"})
 
 
 def _over_slices(lengths: tuple[int, ...], slices: int, devices: list[Any]) -> np.ndarray:

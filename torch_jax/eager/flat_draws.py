@@ -3,8 +3,8 @@
 JAX's random bits of element ``n`` depend on the key and on ``n`` alone
 (https://docs.jax.dev/en/latest/jax.random.html, "partitionable"). So a draw of any shape is the
 beginning of a longer vector, and code whose sizes change compiles a program for some lengths. What
-is drawn by rows has more rows, or a single row has weights of 0 behind its own. A permutation is
-what a longer one has below its length, where the numbers of both have as many bits.
+is drawn by rows has more rows, or a single row has zeros behind its own. A permutation is what a
+longer one has below its length, where the numbers of both have as many bits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _config: Any = jax.config
 def kernel(sig: Signature, like: str, unit: str, by_xla: Call) -> Call:
     """Return the kernel of an overload that draws like the argument ``like``.
 
-    ``unit`` is what is drawn: an element, a row, or by a row of weights.
+    ``unit`` says what a draw is made of: an element, a row, or a row of weights.
     """
     at = sig.names.index(like)
     # dropout, and what takes a memory format, give results with the strides of their input
@@ -119,10 +119,11 @@ def _longer(value: Any, given: Any, unit: str) -> Any:
         return [length_for(math.prod(value))]
     if not isinstance(given, torch.Tensor) or value.shape != given.shape:
         raise Elsewhere
-    (rows, columns), plain = _shape(value, unit), seen(value)
+    rows, columns = _shape(value, unit)
+    plain = seen(value).reshape(rows, columns)
     longer = plain.new_zeros(_longer_shape((rows, columns), unit))
-    longer[:, :columns] = plain.reshape(rows, columns)[-1:]  # no row is one that is refused
-    longer[:rows, :columns] = plain.reshape(rows, columns)
+    longer[:rows, :columns] = plain
+    longer[rows:, :columns] = plain[-1:]  # no row is one that is refused
     return taken(longer if unit != "element" and value.dim() > 1 else longer.view(-1))
 
 
