@@ -420,6 +420,8 @@ def where(condition, self, other):
 def masked_fill(self, mask, value):
     """Return ``value`` where ``mask`` is true, in the dtype of ``self``."""
     value = jnp.asarray(value)
+    if category(value.dtype) == 3 > category(self.dtype):
+        raise ValueError(f"a complex value for {self.dtype}")  # the CPU has the words
     return jnp.where(mask, convert(value, self.dtype), self)
 
 
