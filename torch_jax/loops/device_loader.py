@@ -142,11 +142,8 @@ def sharder(mesh: Any, spec: Any) -> Move:
     def move(tensor: Any) -> Any:
         if isinstance(tensor, PackedSequence):
             return _to_device(tensor)
-        if is_wide:  # each process has its part
-            fitting = tuple(sharding.spec_of(spec))[: tensor.dim()]
-            wanted = sharding.named(mesh, fitting, (0,) * tensor.dim())
-            host = dtypes.numpy_of(tensor.detach().cpu().contiguous())
-            return storage.wrap(processes.joined(host, wanted), tensor.dtype)
+        if is_wide:
+            return _joined(tensor, mesh, spec)
         wanted = sharding.fitting(mesh, spec, tensor.shape)
         if tensor.device.type == "cpu":
             return transfer.to_device(tensor.detach(), wanted)
@@ -154,6 +151,20 @@ def sharder(mesh: Any, spec: Any) -> Move:
         return storage.wrap(array, tensor.dtype)
 
     return move
+
+
+def _joined(tensor: torch.Tensor, mesh: Any, spec: Any) -> torch.Tensor:
+    """Return a tensor over the devices of all processes, each of which has its part."""
+    fitting = tuple(sharding.spec_of(spec))[: tensor.dim()]
+    wanted = sharding.named(mesh, fitting, (0,) * tensor.dim())
+    parts = len(wanted.spec)
+    together = [
+        length * processes.share(wanted, at) if at < parts else length
+        for at, length in enumerate(tensor.shape)
+    ]
+    wanted = sharding.named(mesh, wanted.spec, together)
+    host = dtypes.numpy_of(tensor.detach().cpu().contiguous())
+    return storage.wrap(processes.joined(host, wanted), tensor.dtype)
 
 
 def moved(batch: Any, move: Move = _to_device) -> Any:

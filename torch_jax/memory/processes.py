@@ -8,6 +8,7 @@ has, and gather one that none has (:func:`whole`).
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +40,20 @@ def joined(part: np.ndarray, sharding: NamedSharding) -> jax.Array:
     """Return an array of which each process gives the part that its devices hold."""
     with x64():
         return jax.make_array_from_process_local_data(sharding, part)
+
+
+def share(sharding: NamedSharding, dimension: int) -> int:
+    """Return how many different parts of a dimension processes have: 1 if each has all."""
+    names = tuple(sharding.spec)[dimension] or ()
+    names = names if isinstance(names, tuple) else (names,)
+    axes = [sharding.mesh.axis_names.index(name) for name in names]
+    devices: Any = sharding.mesh.devices
+    own = {
+        tuple(place[axis] for axis in axes)
+        for place in np.ndindex(devices.shape)
+        if devices[place].process_index == jax.process_index()
+    }
+    return math.prod(devices.shape[axis] for axis in axes) // len(own)
 
 
 def whole(array: Any) -> jax.Array:

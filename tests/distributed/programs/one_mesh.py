@@ -57,7 +57,7 @@ def parts(mesh: object, rank: int, count: int) -> None:
     assert x.shape == (8, 2) and spec(x) == ("data",) and name == "name"
     same(x, rows)
     uneven = torch_jax.DeviceLoader([own[:1]], mesh=mesh, spec=(("data", "model"),))
-    says(ValueError, "should evenly divide the shape", lambda: list(uneven))
+    says(ValueError, "does not divide", lambda: list(uneven))
 
 
 def training(mesh: object, runs: object, count: int) -> None:
