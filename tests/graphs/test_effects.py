@@ -346,7 +346,7 @@ PLACES = [lambda x: x[1:], lambda x: x[:, ::2], lambda x: x.flatten()[3:12].view
 
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_views_of_what_is_written_lie_where_they_do_in_eager_mode(device):
-    """What the graph writes has other strides than its input until it is copied there."""
+    """Find views at their places, though a graph's new value of an input has other strides."""
 
     def write(x, n):
         x[n:].neg_()

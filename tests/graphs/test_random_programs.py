@@ -3,8 +3,8 @@
 A program takes a tensor of the CPU, one of the device, a leaf of autograd and two numbers. Results
 are compared with those of the same program run eagerly: values, devices, gradients, who shares
 memory with whom, and where views of the inputs lie. What PyTorch's own ``aot_eager`` gets wrong as
-well is no fault of the backend. ``PROGRAMS`` is how many the slow test draws;
-the number of the first depends on ``TESTS_COMMIT`` (:mod:`tests.support.seeds`).
+well is no fault of the backend. ``PROGRAMS`` is how many the slow test draws; the number of the
+first depends on ``TESTS_COMMIT`` (:mod:`tests.support.seeds`).
 """
 
 from __future__ import annotations

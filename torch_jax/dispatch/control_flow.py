@@ -87,7 +87,10 @@ def scan(dense: Dense, combine_fn, init, xs, additional_inputs, mutated_arg_indi
 
 def map_(dense: Dense, f, xs, pos_args, mutated_arg_indices="") -> Any:
     """Apply ``f`` to each slice of ``xs`` along the first dim, and stack the results."""
-    unrolled: Dense = lambda _f, _init, *operands: dense(f, *operands)  # noqa: E731
+
+    def unrolled(_f: Any, _init: Any, *operands: Any) -> Any:
+        return dense(f, *operands)
+
     return scan(unrolled, f, (), xs, pos_args, mutated_arg_indices)
 
 

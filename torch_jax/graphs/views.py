@@ -24,7 +24,8 @@ def take_out(
 
     It takes the graph's inputs, and the numbers that the graph now gives after its results.
     """
-    results: list[Any] = list(graph.graph.output_node().args[0])  # type: ignore[arg-type]
+    given: Any = graph.graph.output_node().args[0]
+    results = list(given)
     inputs = graph.graph.find_nodes(op="placeholder")
     values = {one: {one} for one in inputs}  # what an input is when the graph has run
     for one in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
@@ -34,16 +35,17 @@ def take_out(
         values[inputs[of]].add(results[at])
     views, made = fx.Graph(), {}
     known: dict[Any, Any] = {node: views.placeholder(node.name) for node in inputs}
-    for at, result in enumerate(results):
+    for at, result in enumerate(given):
         base = inputs[bases[at]] if at in bases else None
         start, *path = _path(result, on_host if base is None else values[base]) or [None]
         if start is None:
             continue
         before = {start: known[base or start]}
         for node in path:
-            for number in set(node.all_input_nodes[1:]) - known.keys():
-                known[number] = views.placeholder(number.name)
-                results.append(number)
+            for number in node.all_input_nodes[1:]:
+                if number not in known:
+                    known[number] = views.placeholder(number.name)
+                    results.append(number)
             before[node] = views.node_copy(node, (known | before).__getitem__)
         made[at], results[at] = before[result], None
     views.output(list(made.values()))
