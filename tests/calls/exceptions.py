@@ -142,6 +142,11 @@ EXCEPTIONS: tuple[Exempt, ...] = (
         r"strides",
     ),
     Exempt(
+        "the CPU joins two slices, which keeps channels_last; as on CUDA, the result is contiguous",
+        r"torch\.roll\(.*layout='channels_last'",
+        r"strides",
+    ),
+    Exempt(
         "what a mask picks is contiguous here; the CPU keeps the order of the tensor's dims",
         r"getitem\(a.*a=T\([^)]*\)[^)]*layout='(transposed|permuted|expanded)'.*dtype='(bool|uint8)'",
         r"strides",
