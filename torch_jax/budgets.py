@@ -76,6 +76,8 @@ GROUPS_OF_BLOCKS = 4
 ROWS_OF_A_BLOCK = 16
 # Elements of the shortest array where sizes are not known, or rounded up: fewer programs.
 ELEMENTS_OF_A_BUCKET = 16
+# Elements of a piece of a draw in place, where JAX is on the CPU; small tensors draw one, too.
+ELEMENTS_OF_A_PIECE = 1 << 14
 # Bits of a position in a random key of 64 bits, up to which a permutation is one sort of such keys:
 # with more of these, keys would often be equal but for the position.
 BITS_OF_A_PERMUTATION = 21

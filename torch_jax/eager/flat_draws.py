@@ -4,7 +4,8 @@ JAX's random bits of element ``n`` depend on the key and on ``n`` alone
 (https://docs.jax.dev/en/latest/jax.random.html, "partitionable"). So a draw of any shape is the
 beginning of a longer vector, and code whose sizes change compiles a program for some lengths. What
 is drawn by rows has more rows, or a single row has zeros behind its own. A permutation is what a
-longer one has below its length, where the numbers of both have as many bits.
+longer one has below its length, where the numbers of both have as many bits. Draws in place, by
+which models are made, fill tensors of all sizes by pieces of one length.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 import jax
 import torch
 
-from torch_jax.budgets import BITS_OF_A_PERMUTATION, ELEMENTS_OF_A_BUCKET
+from torch_jax.budgets import BITS_OF_A_PERMUTATION, ELEMENTS_OF_A_BUCKET, ELEMENTS_OF_A_PIECE
 from torch_jax.core.active import unrecorded
 from torch_jax.eager.signature import Signature
-from torch_jax.memory.generators import default_generator
+from torch_jax.memory import generators
 from torch_jax.memory.shared import Elsewhere, is_here, seen, taken
 
 Call = Callable[..., Any]
@@ -31,9 +32,11 @@ def kernel(sig: Signature, like: str, unit: str, by_xla: Call) -> Call:
 
     ``unit`` says what a draw is made of: an element, a row, or a row of weights.
     """
+    if sig.writes:
+        return _filling(sig, by_xla)
     at = sig.names.index(like)
     # dropout, and what takes a memory format, give results with the strides of their input
-    keeps_strides = bool(sig.writes) or not {"memory_format", "train"}.isdisjoint(sig.by_name)
+    keeps_strides = not {"memory_format", "train"}.isdisjoint(sig.by_name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = args[at] if at < len(args) else kwargs.get(like)
@@ -47,9 +50,6 @@ def kernel(sig: Signature, like: str, unit: str, by_xla: Call) -> Call:
             result = by_xla(*given_args, **rest)
         except (Elsewhere, RuntimeError, TypeError, ValueError):
             return by_xla(*args, **kwargs)  # its errors name the user's own shape
-        if sig.writes:
-            assert isinstance(given, torch.Tensor)
-            return torch.ops.aten.copy_.default(given, _beginning(result, given, unit))
         if isinstance(result, tuple):
             return tuple(_beginning(one, given, unit) for one in result)
         return _beginning(result, given, unit)
@@ -57,9 +57,35 @@ def kernel(sig: Signature, like: str, unit: str, by_xla: Call) -> Call:
     return call
 
 
+def _filling(sig: Signature, by_xla: Call) -> Call:
+    """Return the kernel of an overload that writes its first argument: it draws in pieces."""
+
+    def call(target: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        named = sig.named((target, *args), kwargs)
+        in_pieces = is_here() and _config.jax_threefry_partitionable
+        others = any(isinstance(one, torch.Tensor) for one in (*args, *kwargs.values()))
+        if not in_pieces or others or not target.numel():
+            return by_xla(target, *args, **kwargs)
+        words = generators.draw(named.pop("generator", None))
+        drawn = torch.empty(target.numel(), dtype=target.dtype, device="cpu")
+        piece = taken(torch.empty(ELEMENTS_OF_A_PIECE, dtype=target.dtype, device="cpu"))
+        given, rest = sig.split(named | {sig.names[0]: piece})
+        try:
+            for start, part in enumerate(drawn.split(ELEMENTS_OF_A_PIECE)):
+                with generators.drawn(generators.from_element(words, start * ELEMENTS_OF_A_PIECE)):
+                    by_xla(*given, **rest)
+                part.copy_(seen(piece)[: len(part)])
+        except (RuntimeError, TypeError, ValueError):
+            with generators.drawn(words):  # its errors name the user's own shape
+                return by_xla(target, *args, **kwargs)
+        return torch.ops.aten.copy_.default(target, taken(drawn.view(target.shape)))
+
+    return call
+
+
 def on_cpu(sig: Signature, served: Call) -> Call:
     """Return a random operator for tensors of the CPU; ``served`` is its eager kernel."""
-    drawn = {"generator": default_generator} if "generator" in sig.by_name else {}
+    drawn = {"generator": generators.default_generator} if "generator" in sig.by_name else {}
 
     def call(*args: Any, **kwargs: Any) -> Any:
         kwargs |= drawn

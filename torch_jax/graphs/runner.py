@@ -20,7 +20,7 @@ from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import control_flow, ladder
-from torch_jax.memory import storage, transfer
+from torch_jax.memory import generators, storage, transfer
 
 _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
@@ -164,11 +164,8 @@ def _save_draw(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def _repeat_draw(words: torch.Tensor, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if ACTIVE.observer is not None:
         ACTIVE.observer.see(words)  # which no operator takes as an argument
-    ACTIVE.words = storage.held_by(words)
-    try:
+    with generators.drawn(storage.held_by(words)):
         return op(*args, **kwargs)
-    finally:
-        ACTIVE.words = None
 
 
 _HIGHER_ORDER: dict[str, Callable[..., Any]] = {

@@ -10,10 +10,12 @@ platform and in any executor. The default generator follows ``torch.manual_seed`
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -236,14 +238,31 @@ def words_later(words: Any, steps: int) -> Any:
     return jnp.stack([words[0], words[1], words[2] + np.uint32(high) + carry, later])
 
 
+def from_element(words: Any, start: int) -> np.ndarray:
+    """Return key words of the same draw, of which only the elements from ``start`` on are made."""
+    return np.append(words, np.array(divmod(start, 1 << 32), np.uint32))
+
+
 def key(words: Any) -> Any:
     """Return the JAX key of a draw; called inside a trace."""
     import jax
 
+    from torch_jax.memory.pieces import beginning_at
+
     base = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
-    for more in words[2:]:
+    for more in words[2:4]:
         base = jax.random.fold_in(base, more)
-    return base
+    return base if len(words) == 4 else beginning_at(base, words[4:])
+
+
+@contextlib.contextmanager
+def drawn(words: Any) -> Iterator[None]:
+    """Give the random operator of a block the key words of a draw that has been made."""
+    before, ACTIVE.words = ACTIVE.words, words
+    try:
+        yield
+    finally:
+        ACTIVE.words = before
 
 
 def _folded(seed: int, data: int) -> int:
