@@ -150,7 +150,11 @@ def _longer(value: Any, given: Any, unit: str) -> Any:
     longer = plain.new_zeros(_longer_shape((rows, columns), unit))
     longer[:rows, :columns] = plain
     longer[rows:, :columns] = plain[-1:]  # no row is one that is refused
-    return taken(longer if unit != "element" and value.dim() > 1 else longer.view(-1))
+    if rows > 1 and unit != "element":
+        return taken(longer)
+    flat = taken(longer.view(-1))
+    # as in Categorical, whose single row is a view of a vector: it has the same program
+    return flat.view(1, -1) if unit != "element" and value.dim() > 1 else flat
 
 
 def _beginning(drawn: torch.Tensor, like: Any, unit: str) -> torch.Tensor:
