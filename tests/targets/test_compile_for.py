@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import torch_jax
 from torch_jax import config, target
+from torch_jax.compiler import options
 from torch_jax.core import absent
 from torch_jax.core.absent import Absent
 
@@ -114,6 +115,15 @@ def test_a_pure_function_is_recorded():
         for _ in range(4):
             double(torch.ones(2, device="jax"))
     assert [one.calls for one in found.programs if one.name] == [4]
+
+
+def test_a_program_is_compiled_for_its_chips_also_behind_the_block(monkeypatch):
+    seen = []
+    monkeypatch.setattr(options, "of_lowered", lambda lowered: seen.append(target.platform()) or {})
+    with torch_jax.compile_for("gpu-h200") as found:
+        torch_jax.jit(lambda x: x * 2)(torch.ones(2, device="jax"))
+    assert found.programs[0].compiled is not None
+    assert seen == ["gpu"] and target.chosen() is None
 
 
 def run(found, *tensors):

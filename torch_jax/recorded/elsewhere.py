@@ -35,14 +35,15 @@ class Lowered:
 
     def __init__(self, program: Any):
         """Take what JAX has lowered, a ``jax.stages.Lowered``."""
-        self._lowered = program
+        self._lowered, self._target = program, config.get("target")
 
     @functools.cached_property
     def compiled(self) -> Any:
         """Return the executable, as ``jax.stages.Compiled``."""
-        is_here = target.chosen() is None
-        with nullcontext() if is_here else disk_cache.elsewhere(self.kept_in):
-            return self._lowered.compile(options.of_lowered(self._lowered))
+        with config.temporarily("target", self._target):  # also where its block has ended
+            is_here = target.chosen() is None
+            with nullcontext() if is_here else disk_cache.elsewhere(self.kept_in):
+                return self._lowered.compile(options.of_lowered(self._lowered))
 
     def as_text(self, dialect: str = "stablehlo") -> str:
         """Return the program as text: ``stablehlo``, or ``hlo`` as XLA optimized it."""
