@@ -126,6 +126,13 @@ def test_a_program_is_compiled_for_its_chips_also_behind_the_block(monkeypatch):
     assert seen == ["gpu"] and target.chosen() is None
 
 
+def test_a_factorization_is_compiled_where_nothing_says_whether_it_fails():
+    with torch_jax.compile_for(TPU) as found:
+        for call in (torch_jax.jit(torch.linalg.inv), torch.linalg.cholesky):
+            assert call(torch.ones(2, 2, device="jax")).shape == (2, 2)
+    assert found.runs[0].name
+
+
 def run(found, *tensors):
     """Run the last program, which the CPU has compiled in place of a chip, on these tensors."""
     compiled = found.runs[-1].compiled
