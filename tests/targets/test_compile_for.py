@@ -133,6 +133,12 @@ def test_a_factorization_is_compiled_where_nothing_says_whether_it_fails():
     assert found.runs[0].name
 
 
+def test_a_deviation_of_float32_is_computed_in_it():
+    with torch_jax.compile_for(TPU) as found:
+        torch_jax.jit(lambda x: x.std(correction=1))(torch.ones(3, device="jax"))
+    assert "f64" not in found.runs[-1].as_text("hlo")
+
+
 def run(found, *tensors):
     """Run the last program, which the CPU has compiled in place of a chip, on these tensors."""
     compiled = found.runs[-1].compiled

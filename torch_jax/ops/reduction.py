@@ -109,10 +109,10 @@ def _moments(x, dim, correction, keepdim):
     mean = quotient(jnp.sum(x, axes(x, dim), keepdims=True), _counted(x, dim))
     off = x - mean
     square = (off * jnp.conj(off)).real
-    left = n - (1 if correction is None else correction)
+    left = n - jnp.asarray(1 if correction is None else correction).astype(square.dtype)
     freedom = jnp.where(left > 0, left, 0)  # NaN as well
     total = jnp.sum(square, axes(x, dim), keepdims=keepdim)
-    variance = quotient(total, jnp.asarray(freedom).astype(total.dtype))
+    variance = quotient(total, freedom)
     return variance, mean if keepdim else jnp.squeeze(mean, axes(x, dim))
 
 
