@@ -37,6 +37,19 @@ def test_gradients_are_those_of_the_cpu(call, way):
         torch.testing.assert_close(both_gradients("jax", **call), both_gradients("cpu", **call))
 
 
+def test_smoothed_labels_with_weights_look_at_no_value():
+    given = torch.randn(5, 3), torch.tensor([0, 2, 1, 2, 0]), torch.tensor([1.0, 0.5, 2.0])
+
+    def loss(*given):
+        return F.cross_entropy(*given, ignore_index=1, label_smoothing=0.1)
+
+    run, on_device = torch_jax.jit(loss), [one.to("jax") for one in given]
+    for _ in range(3):
+        torch_jax.reset_metrics()
+        torch.testing.assert_close(run(*on_device).cpu(), loss(*given))
+    assert torch_jax.metrics()["early_syncs"] == {}
+
+
 def test_an_ignored_class_of_infinite_loss_has_no_gradient():
     found = []
     for device in ("cpu", "jax"):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import functorch
+from torch_jax.memory.shared import is_here
 from torch_jax.memory.storage import PLAIN_TENSORS, is_jax
 
 _aten = torch.ops.aten
@@ -29,9 +30,20 @@ def cross_entropy(
     if torch.is_autocast_enabled(self.device.type):  # as a log-softmax and a choice are cast
         self, weight = (t if t is None or t.itemsize >= 4 else t.float() for t in (self, weight))
     if label_smoothing or not _is_taken(self, target, weight):
-        op = _aten.cross_entropy_loss.default
-        return op.decompose(self, target, weight, reduction, ignore_index, label_smoothing)
+        composed, given = _aten.cross_entropy_loss.default.decompose, (self, target, weight)
+        is_mean = label_smoothing and reduction == 1 and target.shape != self.shape
+        if is_mean and weight is not None and not is_here():
+            loss = composed(*given, 2, ignore_index, label_smoothing)
+            return loss / _total(target, weight, ignore_index)
+        return composed(*given, reduction, ignore_index, label_smoothing)
     return _CrossEntropy.apply(self, target, weight, reduction, ignore_index)[0]
+
+
+def _total(target: torch.Tensor, weight: torch.Tensor, ignore_index: int) -> torch.Tensor:
+    """Return the weight of all classes that count; PyTorch selects them, which needs values."""
+    ignored = target == ignore_index
+    each = weight.gather(0, target.masked_fill(ignored, 0).flatten())
+    return each.masked_fill(ignored.flatten(), 0).sum()
 
 
 def _is_taken(x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> bool:
