@@ -290,6 +290,7 @@ CHANGING = {
     "a complex number": lambda x, t: (x * complex(t, 1 - t)).abs(),
     "a range": lambda x, t: torch.histc(x, 5, t - 1, t),
     "at times an integer": lambda x, t: x * int(t) + x.add(x, alpha=t if t < 1 else int(t)),
+    "a grid": lambda x, t: torch.fake_quantize_per_tensor_affine(x, t, int(3 * t), -8, 7),
     "a start": lambda x, t: x + torch.arange(int(10 * t), int(10 * t) + 3, device=x.device),
 }
 

@@ -33,7 +33,7 @@ def _along(axis: int, x, *numbers):
     return [one.reshape(shape) for one in numbers]
 
 
-@op("fake_quantize_per_tensor_affine_cachemask", meta=False)
+@op("fake_quantize_per_tensor_affine_cachemask", meta=False, integers=("zero_point",))
 def per_tensor(self, scale, zero_point, quant_min, quant_max):
     """Round to a grid; the mask says which elements were within its bounds, and have gradients."""
     scale = jnp.asarray(scale, jnp.float32)
