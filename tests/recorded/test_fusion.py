@@ -58,6 +58,20 @@ def test_a_cache_that_is_written_and_read_is_not_copied(write):
     assert "optimization_barrier" not in torch_jax.lower(write, cache, x, at).as_text()
 
 
+@pytest.mark.xla_default
+@pytest.mark.parametrize("moved", [torch.clone, lambda rows: rows.flip(0)], ids=["clone", "flip"])
+def test_what_is_put_into_its_own_array_is_read_before(moved):
+    def run(a):
+        a.view(-1)[::5].zero_()
+        a[1:] = moved(a[:-1])
+
+    a = torch.arange(12.0).view(4, 3)
+    b = a.to("jax")
+    run(a)
+    torch_jax.jit(run, pure=True)(b)
+    assert b.tolist() == a.tolist()
+
+
 def test_a_callback_without_results_runs_among_shifts(capfd):
     def shown(array):
         jax.debug.print("least {}", array.min())

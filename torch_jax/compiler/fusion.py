@@ -8,7 +8,8 @@ behind a result, it is put into memory. Elements of the same place are computed 
 
 So is an array of which a program writes a part before it reads another: a cache of keys, by a step
 that generates a token. A read that computes the write again needs the array of before, so that XLA
-copies it.
+copies it. And so is what is computed of an array and put into a part of it: where one of the two
+sees the array in another shape, XLA may read it while it writes there (jaxlib 0.10.2).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any
 
 import jax
@@ -49,7 +50,7 @@ def bounded(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         if not target.on_cpu():
             return function(*arrays)
         closed = jax.make_jaxpr(function)(*arrays)
-        ways = results_in_memory, compared_in_memory, written_in_memory
+        ways = results_in_memory, compared_in_memory, written_in_memory, moved_in_memory
         held = chain.from_iterable(way(closed.jaxpr) for way in ways)
         return core.jaxpr_as_fun(with_barriers(closed, held))(*arrays)
 
@@ -111,6 +112,28 @@ def written_in_memory(jaxpr: Any) -> list[Any]:
                 versions.add(var)
                 written += [var] * is_written
     return [var for var in written if id(var) in read]
+
+
+def moved_in_memory(jaxpr: Any) -> list[Any]:
+    """Return the variables that are put into a part of an array of which they are computed.
+
+    >>> def run(x):
+    ...     return x.reshape(3, 2).at[1:].set(x[:4].reshape(2, 2), unique_indices=True)
+    >>> [str(v.aval) for v in moved_in_memory(jax.make_jaxpr(run)(jax.numpy.ones(6)).jaxpr)]
+    ['float32[2,2]']
+    """
+    own: dict[Any, int] = {var: 1 << at for at, var in enumerate(jaxpr.invars)}  # a bit for each
+    behind = own.copy()  # the bits of all arrays that a variable is computed of
+    found = []
+    for eqn in jaxpr.eqns:
+        operands = [atom for atom in map(_variable, eqn.invars) if atom in own]
+        together = functools.reduce(int.__or__, map(behind.__getitem__, operands), 0)
+        for var, (base, is_written) in zip_longest(eqn.outvars, _bases(eqn), fillvalue=(None, 0)):
+            if is_written and base in own:
+                found += [a for a in operands if own[a] != own[base] and behind[a] & own[base]]
+            own[var] = own[base] if base in own and not is_written else 1 << len(own)
+            behind[var] = together | own[var]
+    return found
 
 
 def _bases(eqn: Any) -> list[tuple[Any, bool]]:
