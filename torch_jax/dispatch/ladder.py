@@ -22,7 +22,7 @@ import torch
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
-from torch_jax.dispatch import attention_choice, cpu, cross_entropy, linear, recurrent
+from torch_jax.dispatch import attention_choice, cpu, cross_entropy, linear, recurrent, truths
 from torch_jax.dispatch.out_variants import out_kernel
 from torch_jax.dispatch.storage_kernels import COPIES, KERNELS, redispatch_to_meta
 from torch_jax.eager import bound, by_torch, flat_draws, variants
@@ -40,6 +40,8 @@ ABOVE_AUTOGRAD: dict[Any, Call] = {
     torch.ops.aten.linear.default: linear.linear,
     torch.ops.aten.scaled_dot_product_attention.default: attention_choice.attend,
     torch.ops.aten.cross_entropy_loss.default: cross_entropy.cross_entropy,
+    torch.ops.aten.istft.default: truths.istft,
+    torch.ops.aten.cov.default: truths.cov,
     **recurrent.NETWORKS,
 }
 

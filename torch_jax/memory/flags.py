@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
+from collections.abc import Callable
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -16,9 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax import config, target
 from torch_jax._private import jax_core
 from torch_jax.budgets import FLAGS_ASKED_TOGETHER
 from torch_jax.core.absent import Absent
+from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 
 
@@ -43,6 +46,16 @@ def come_later(flag: Any, message: str, kind: type[Exception]) -> None:
             ask()
             while _asked and _asked[0][0].is_ready() and _holds(_asked[0][0]):
                 _asked.popleft()
+
+
+def later() -> Callable[[Any, str, type[Exception]], None] | None:
+    """Return what raises the error of a flag later; None where an operator raises it at once."""
+    recorder, on_cpu = ACTIVE.recorder, target.on_cpu()
+    takes = recorder is not None and recorder.listener.takes_checks
+    is_late = config.get("check_indices") == "auto" and not (recorder is None and on_cpu)
+    if not (takes or is_late):
+        return None
+    return come_later if recorder is None else recorder.check_later
 
 
 def ask() -> None:

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch.distributions.constraints import Constraint
 
-from torch_jax import config, target
-from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_USE, around
 from torch_jax.memory import flags
 from torch_jax.memory.storage import held_by, is_jax_tensor
@@ -22,13 +20,10 @@ def _patch_validation(original: Any, valid: Any) -> Any:
 
     Here the error is raised when the recording has run, or where Python waits next.
     """
-    recorder, caller = ACTIVE.recorder, sys._getframe(2)
-    takes = recorder is not None and recorder.listener.takes_checks
-    is_late = config.get("check_indices") == "auto" and not (recorder is None and target.on_cpu())
+    check, caller = flags.later(), sys._getframe(2)
     is_asked = caller.f_globals.get("__name__") == "torch.distributions.distribution"
-    if not (takes or is_late) or not (is_asked and is_jax_tensor(valid)):
+    if check is None or not (is_asked and is_jax_tensor(valid)):
         return original(valid)
-    check = flags.come_later if recorder is None else recorder.check_later
     check(held_by(valid.all()), _message(caller.f_locals), ValueError)
     return True
 
