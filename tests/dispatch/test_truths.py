@@ -21,8 +21,12 @@ def covariances(spectra, window):
     return rows.cov(), rows.corrcoef(), window.cov(correction=0)
 
 
+def loss(spectra, window):
+    return torch.nn.functional.gaussian_nll_loss(2 * window, window, window.square())
+
+
 @pytest.mark.parametrize("is_pure", [False, True])
-@pytest.mark.parametrize("function", [inverse, covariances])
+@pytest.mark.parametrize("function", [inverse, covariances, loss])
 def test_no_value_is_looked_at(function, is_pure):
     run = torch_jax.jit(function, pure=is_pure)
     for _ in range(3):
@@ -41,6 +45,27 @@ def test_a_window_with_gaps_raises_when_the_recording_has_run(is_pure):
         else:
             with pytest.raises(RuntimeError, match=r"istft\(.*window overlap add min: 1"):
                 run(SPECTRA.to("jax"), window.to("jax"))
+
+
+@pytest.mark.parametrize("is_pure", [False, True])
+def test_negative_variances_raise(is_pure):
+    run = torch_jax.jit(torch.nn.GaussianNLLLoss(), pure=is_pure)
+    one = torch.ones(3, device="jax")
+    assert run(one, one, one) == 0.0
+    with pytest.raises(ValueError, match="var has negative entry/entries"):
+        run(one, one, -one)
+
+
+def test_hooks_see_what_they_ask_for():
+    seen, one = [], torch.ones(3, device="jax", requires_grad=True)
+
+    def pack(saved):
+        seen.append(bool((saved > 0).any()))
+        return saved
+
+    with torch_jax.lazy(), torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+        torch.nn.functional.gaussian_nll_loss(one, one, one)
+    assert any(seen)
 
 
 def test_one_observation_warns():

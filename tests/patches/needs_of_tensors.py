@@ -75,6 +75,12 @@ def masks_are_not_looked_at() -> bool:
     return torch.allclose(encoded.cpu(), scripted, atol=1e-6)
 
 
+@need("torch.nn.functional.gaussian_nll_loss")
+def variances_are_not_looked_at() -> bool:
+    loss = torch_jax.jit(lambda var: F.gaussian_nll_loss(var, var, var), pure=True)
+    return loss(ones(3)).item() == 0.0 and not loss.explain().notes
+
+
 # --- constructors ---------------------------------------------------------------------------------
 
 

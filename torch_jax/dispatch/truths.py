@@ -1,6 +1,7 @@
 """Composites that ask for a truth value to raise an error, or to warn, and wait for nothing here.
 
-``torch.istft`` asks whether its windows leave gaps, and ``torch.cov`` how many observations there
+``torch.istft`` asks whether its windows leave gaps, ``F.gaussian_nll_loss`` whether a variance is
+negative (:mod:`torch_jax.patches.modules`), and ``torch.cov`` how many observations there
 are beyond ``correction``. Each look would end a recording, and wait for an accelerator. What data
 decides is checked when the recording has run; what sizes decide is known.
 """
@@ -18,19 +19,21 @@ from torch_jax.memory import flags
 from torch_jax.memory.storage import PLAIN_TENSORS, held_by
 
 _aten, _key = torch.ops.aten, torch._C.DispatchKey.CompositeImplicitAutograd
+_ASKS = frozenset((_aten.equal.default, _aten._local_scalar_dense.default))
 _istft, _cov = (functools.partial(op.default._op_dk, _key) for op in (_aten.istft, _aten.cov))
 
 
 class answered(pytorch.OperatorMode):
-    """Answer what a composite asks of a truth value; check that, if there is a message."""
+    """Answer the first truth value that a block asks for; check that, if there is a message."""
 
     def __init__(self, answer: bool, message: str = "", kind: type[Exception] = RuntimeError):
         super().__init__()
-        self._answer, self._error = answer, (message, kind)
+        self._answer, self._error, self._is_over = answer, (message, kind), False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not _aten.equal.default or args[0].dtype is not torch.bool or args[0].dim():
+        if func not in _ASKS or self._is_over or args[0].dtype is not torch.bool or args[0].dim():
             return func(*args, **(kwargs or {}))
+        self._is_over = True  # hooks of the user's may ask, too
         if self._error[0]:
             if ACTIVE.tracer is not None or (check := flags.later()) is None:
                 return func(*args, **(kwargs or {}))

@@ -133,6 +133,19 @@ def _patch_causal_masks(original: Any) -> Any:
     return detect
 
 
+@around("torch.nn.functional.gaussian_nll_loss", AT_IMPORT)
+def _patch_gaussian_nll_loss(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """A look whether variances are negative ends a recording, and waits for an accelerator."""
+    var = kwargs.get("var", args[2] if len(args) > 2 else None)
+    is_ours = isinstance(var, torch.Tensor) and var.device.type == _JAX
+    if torch.compiler.is_compiling() or not is_ours:
+        return original(*args, **kwargs)
+    from torch_jax.dispatch.truths import answered
+
+    with answered(False, "var has negative entry/entries", ValueError):
+        return original(*args, **kwargs)
+
+
 @patch("torch.Tensor.data", AT_FIRST_USE)
 def _patch_data(descriptor: Any) -> Any:
     """``param.data = t`` across devices raises "incompatible tensor type" in C++: swap them."""
