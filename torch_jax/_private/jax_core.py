@@ -54,6 +54,20 @@ def unroll_threefry() -> None:
         mlir.register_lowering(primitive, rule, platform="cpu", inline=False)
 
 
+def random_parts() -> tuple[Any, Any]:
+    """Return ``define_prng_impl`` and ``threefry2x32_p``, without ``jax.extend``.
+
+    To import that imports Pallas, which takes a tenth of a short program's start.
+    """
+    try:
+        names = "jax._src.extend.random", "jax._src.random.threefry2x32"
+        define, threefry = map(importlib.import_module, names)
+        return define.define_prng_impl, threefry.threefry2x32_p
+    except (ImportError, AttributeError):  # another release keeps them elsewhere
+        public = importlib.import_module("jax.extend.random")
+        return public.define_prng_impl, public.threefry2x32_p
+
+
 def outside_of_traces() -> Any:
     """Return a context in which operations run at once, under any trace of this thread.
 

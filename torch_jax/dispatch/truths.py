@@ -16,6 +16,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.core.active import ACTIVE
 from torch_jax.memory import flags
+from torch_jax.memory.shared import is_here
 from torch_jax.memory.storage import PLAIN_TENSORS, held_by
 
 _aten, _key = torch.ops.aten, torch._C.DispatchKey.CompositeImplicitAutograd
@@ -44,6 +45,8 @@ class answered(pytorch.OperatorMode):
 def istft(self, n_fft, hop_length=None, win_length=None, *given: Any, **options: Any):
     """Return the inverse of ``torch.stft``."""
     sizes = n_fft, hop_length, win_length
+    if is_here():
+        return _istft(self, *sizes, *given, **options)
     if type(self) not in PLAIN_TENSORS:  # PyTorch decomposes what a graph is traced with in Python
         return _aten.istft.default.decompose(self, *sizes, *given, **options)
     hop, length = hop_length or n_fft // 4, win_length or n_fft
@@ -54,7 +57,7 @@ def istft(self, n_fft, hop_length=None, win_length=None, *given: Any, **options:
 
 def cov(self, *, correction=1, fweights=None, aweights=None):
     """Return the covariances of rows."""
-    if fweights is not None or aweights is not None:
+    if is_here() or fweights is not None or aweights is not None:
         return _cov(self, correction=correction, fweights=fweights, aweights=aweights)
     with answered((self.shape[1] if self.dim() == 2 else self.numel()) <= correction):
         return _cov(self, correction=correction)

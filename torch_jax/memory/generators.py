@@ -247,12 +247,14 @@ def key(words: Any) -> Any:
     """Return the JAX key of a draw; called inside a trace."""
     import jax
 
-    from torch_jax.memory.pieces import beginning_at
-
     base = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
     for more in words[2:4]:
         base = jax.random.fold_in(base, more)
-    return base if len(words) == 4 else beginning_at(base, words[4:])
+    if len(words) == 4:
+        return base
+    from torch_jax.memory.pieces import beginning_at
+
+    return beginning_at(base, words[4:])
 
 
 @contextlib.contextmanager

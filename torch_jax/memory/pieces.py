@@ -13,7 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.random import define_prng_impl, threefry2x32_p
+
+from torch_jax._private import jax_core
+
+_define_prng_impl, _threefry = jax_core.random_parts()
 
 
 def beginning_at(key: Any, start: Any) -> Any:
@@ -34,7 +37,7 @@ def beginning_at(key: Any, start: Any) -> Any:
 def _generator() -> Any:
     name = "threefry2x32 from an element on"
     options: dict[str, Any] = {"seed": None, "fold_in": None, "split": _split, "random_bits": _bits}
-    return define_prng_impl(key_shape=(4,), name=name, **options)
+    return _define_prng_impl(key_shape=(4,), name=name, **options)
 
 
 def _split(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -47,7 +50,7 @@ def _split(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 def _bits(words: jax.Array, width: int, shape: tuple[int]) -> jax.Array:
     seed_high, seed_low, high, low = words
     at = jax.lax.iota(np.uint32, shape[0]) + low
-    high, low = threefry2x32_p.bind(seed_high, seed_low, high + (at < low).astype(np.uint32), at)
+    high, low = _threefry.bind(seed_high, seed_low, high + (at < low).astype(np.uint32), at)
     if width == 64:
         return high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
     return (high ^ low).astype(f"uint{width}")
