@@ -132,6 +132,10 @@ def test_an_error_is_that_of_the_call():
     with pytest.raises(RuntimeError, match="Expected p_in"):
         torch.bernoulli(x * 2)
     generator = torch.Generator("jax").manual_seed(5)
+    before = generator.get_state()
+    with pytest.raises(RuntimeError, match="normal expects std"):
+        x.normal_(0, -1, generator=generator)
+    assert torch.equal(generator.get_state(), before)  # what is refused draws nothing
     first = torch.rand(5, generator=generator, device="jax")
     generator.manual_seed(5)
     assert torch.equal(torch.rand(7, generator=generator, device="jax")[:5], first)

@@ -10,6 +10,7 @@ which models are made, fill tensors of all sizes by pieces of one length.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ import jax
 import torch
 
 from torch_jax.budgets import BITS_OF_A_PERMUTATION, ELEMENTS_OF_A_BUCKET, ELEMENTS_OF_A_PIECE
-from torch_jax.core.active import unrecorded
+from torch_jax.core.active import ACTIVE, unrecorded
 from torch_jax.eager.signature import Signature
 from torch_jax.memory import generators
 from torch_jax.memory.shared import Elsewhere, is_here, seen, taken
@@ -66,13 +67,14 @@ def _filling(sig: Signature, by_xla: Call) -> Call:
         others = any(isinstance(one, torch.Tensor) for one in (*args, *kwargs.values()))
         if not in_pieces or others or not target.numel():
             return by_xla(target, *args, **kwargs)
-        words = generators.draw(named.pop("generator", None))
+        words = _when_asked(named.pop("generator", None))
         drawn = torch.empty(target.numel(), dtype=target.dtype, device="cpu")
         piece = taken(torch.empty(ELEMENTS_OF_A_PIECE, dtype=target.dtype, device="cpu"))
         given, rest = sig.split(named | {sig.names[0]: piece})
         try:
             for start, part in enumerate(drawn.split(ELEMENTS_OF_A_PIECE)):
-                with generators.drawn(generators.from_element(words, start * ELEMENTS_OF_A_PIECE)):
+                at = start * ELEMENTS_OF_A_PIECE
+                with generators.drawn(lambda at=at: generators.from_element(words(), at)):
                     by_xla(*given, **rest)
                 part.copy_(seen(piece)[: len(part)])
         except (RuntimeError, TypeError, ValueError):
@@ -81,6 +83,18 @@ def _filling(sig: Signature, by_xla: Call) -> Call:
         return torch.ops.aten.copy_.default(target, taken(drawn.view(target.shape)))
 
     return call
+
+
+def _when_asked(generator: Any) -> Callable[[], Any]:
+    """Return a function that makes one draw, at its first call: none where an operator refuses."""
+    outer = ACTIVE.words
+
+    @functools.cache
+    def words() -> Any:
+        with generators.drawn(outer):
+            return generators.draw(generator)
+
+    return words
 
 
 def on_cpu(sig: Signature, served: Call) -> Call:

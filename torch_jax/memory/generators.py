@@ -101,8 +101,8 @@ class JaxGenerator(pytorch.CpuGenerator):
 
     def draw(self) -> np.ndarray:
         """Return a key: uint32 ``[seed high, seed low, offset high, low]``, or one of before."""
-        if ACTIVE.words is not None:
-            return ACTIVE.words
+        if (made := ACTIVE.words) is not None:
+            return made() if callable(made) else made
         if ACTIVE.tracer is not None:
             return ACTIVE.tracer.draw(self)
         drawn = words(*self.advance(1))
@@ -259,7 +259,7 @@ def key(words: Any) -> Any:
 
 @contextlib.contextmanager
 def drawn(words: Any) -> Iterator[None]:
-    """Give the random operator of a block the key words of a draw that has been made."""
+    """Give the random operator of a block the key words of a draw, or a function that makes it."""
     before, ACTIVE.words = ACTIVE.words, words
     try:
         yield
