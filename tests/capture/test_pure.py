@@ -463,6 +463,31 @@ def test_draws_are_those_of_the_plain_function(function, agree):
     agree(program, tolerance=0)
 
 
+def _goes_back_there(generator):
+    state = generator.get_state()
+    torch.rand(1, generator=generator, device="jax")
+    generator.set_state(state)
+
+
+MOVES = {
+    "seeds": (lambda generator: generator.manual_seed(3), "seeds a generator of the CPU"),
+    "goes back": (_goes_back_there, "sets its state"),
+    "makes": (lambda _generator: torch.Generator().manual_seed(3), "another generator of the CPU"),
+}
+
+
+@pytest.mark.parametrize(("move", "why"), MOVES.values(), ids=MOVES)
+def test_python_runs_where_more_than_draws_moves_a_generator_of_the_cpu(move, why):
+    def drawn(compile):
+        generator = torch.Generator().manual_seed(2)
+        run = compile(lambda: torch.rand(2, generator=move(generator) or generator, device="jax"))
+        return [run().tolist() for _ in range(4)]
+
+    with pytest.warns(UserWarning, match=why):
+        found = drawn(torch_jax.jit(pure=True))
+    assert found == drawn(lambda run: run)
+
+
 def test_other_parts_and_hooks_of_a_called_module_run_its_python_again():
     class Scaled(nn.Sequential):
         def forward(self, x):

@@ -51,6 +51,9 @@ class Draws:
         self._generators: dict[int, _Drawn] = {}
         # of key words: ``Later``, or the slot of the tape with those of a generator of the CPU
         self._sources: dict[bytes, Later | int] = {}
+        # generators of the CPU, each with one in the state in which draws alone leave it
+        self._twins: dict[torch.Generator, torch.Generator] = {}
+        self._knows_all = False  # whether it has followed each from the beginning of the call
         # states that were given out, and by which generator: whether each is fixed
         self._states: dict[tuple[int, bytes], bool] = {}
 
@@ -67,11 +70,31 @@ class Draws:
         if not drawn.is_fixed and seed == drawn.begin[0]:
             self._sources[words.tobytes()] = Later(drawn.at, offset - 1 - drawn.begin[1])
 
-    def drew_on_host(self, generator: torch.Generator, words: np.ndarray) -> None:
-        """Note key words that a generator of the CPU has seeded; each call asks it again."""
+    def follow(self, *known: torch.Generator, are_all: bool = False) -> None:
+        """Hear from here on of generators of the CPU that draw, and of what else moves them."""
+        self._twins |= {generator: generator.clone_state() for generator in known}
+        self._knows_all |= are_all
+
+    def draw_on_host(self, generator: torch.Generator) -> np.ndarray:
+        """Return key words that a generator of the CPU seeds; each call asks it again."""
+        if generator not in self._twins:
+            if self._knows_all:
+                self._observer.refuse("it draws from another generator of the CPU than before")
+            self.follow(generator)
+        words = generators.words_from(generator)
+        generators.words_from(self._twins[generator])
+        self.check_host()
         slot = self._tape.constant(generator)
         slot = self._tape.record(generators.words_from, (slot,), words, needed=True)
         self._sources[words.tobytes()] = slot
+        return words
+
+    def check_host(self) -> list[torch.Generator]:
+        """Refuse where more than draws moved a generator of the CPU; return all that drew."""
+        for generator, twin in self._twins.items():
+            if not torch.equal(generator.get_state(), twin.get_state()):
+                self._observer.refuse("it seeds a generator of the CPU, or sets its state")
+        return list(self._twins)
 
     def seeded(self, generator: Any) -> None:
         self._of(generator).is_fixed = True

@@ -214,10 +214,9 @@ def draw(generator: Any) -> np.ndarray:
         return known.draw()
     if ACTIVE.tracer is not None:
         return ACTIVE.tracer.draw(generator)
-    drawn = words_from(generator)
     if ACTIVE.observer is not None:
-        ACTIVE.observer.draws.drew_on_host(generator, drawn)
-    return drawn
+        return ACTIVE.observer.draws.draw_on_host(generator)
+    return words_from(generator)
 
 
 def words_from(generator: torch.Generator) -> np.ndarray:
