@@ -62,19 +62,17 @@ def _filling(sig: Signature, by_xla: Call) -> Call:
     """Return the kernel of an overload that writes its first argument: it draws in pieces."""
 
     def call(target: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        named = sig.named((target, *args), kwargs)
-        in_pieces = is_here() and _config.jax_threefry_partitionable
         others = any(isinstance(one, torch.Tensor) for one in (*args, *kwargs.values()))
-        if not in_pieces or others or not target.numel():
+        if others or not _is_filled_in_pieces(target):
             return by_xla(target, *args, **kwargs)
+        named = sig.named((target, *args), kwargs)
         words = _when_asked(named.pop("generator", None))
         drawn = torch.empty(target.numel(), dtype=target.dtype, device="cpu")
         piece = taken(torch.empty(ELEMENTS_OF_A_PIECE, dtype=target.dtype, device="cpu"))
         given, rest = sig.split(named | {sig.names[0]: piece})
         try:
-            for start, part in enumerate(drawn.split(ELEMENTS_OF_A_PIECE)):
-                at = start * ELEMENTS_OF_A_PIECE
-                with generators.drawn(lambda at=at: generators.from_element(words(), at)):
+            for number, part in enumerate(drawn.split(ELEMENTS_OF_A_PIECE)):
+                with generators.drawn(lambda number=number: generators.of_piece(words(), number)):
                     by_xla(*given, **rest)
                 part.copy_(seen(piece)[: len(part)])
         except (RuntimeError, TypeError, ValueError):
@@ -83,6 +81,16 @@ def _filling(sig: Signature, by_xla: Call) -> Call:
         return torch.ops.aten.copy_.default(target, taken(drawn.view(target.shape)))
 
     return call
+
+
+def _is_filled_in_pieces(target: torch.Tensor) -> bool:
+    if not is_here() or not _config.jax_threefry_partitionable or not target.numel():
+        return False
+    try:
+        seen(target)
+    except Elsewhere:  # on a mesh no device draws what the others hold
+        return False
+    return True
 
 
 def _when_asked(generator: Any) -> Callable[[], Any]:

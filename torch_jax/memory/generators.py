@@ -237,23 +237,24 @@ def words_later(words: Any, steps: int) -> Any:
     return jnp.stack([words[0], words[1], words[2] + np.uint32(high) + carry, later])
 
 
-def from_element(words: Any, start: int) -> np.ndarray:
-    """Return key words of the same draw, of which only the elements from ``start`` on are made."""
-    return np.append(words, np.array(divmod(start, 1 << 32), np.uint32))
+def of_piece(words: Any, number: int) -> np.ndarray:
+    """Return key words of the same draw, of which one piece is made (the others are even)."""
+    return np.append(words, np.uint32(number))
 
 
 def key(words: Any) -> Any:
-    """Return the JAX key of a draw; called inside a trace."""
+    """Return the JAX key of a draw, or of a piece of it; called inside a trace."""
     import jax
 
     base = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
-    for more in words[2:4]:
+    is_piece = len(words) % 2
+    for more in words[2:-1] if is_piece else words[2:]:
         base = jax.random.fold_in(base, more)
-    if len(words) == 4:
+    if not is_piece:
         return base
-    from torch_jax.memory.pieces import beginning_at
+    from torch_jax.memory.pieces import key_of
 
-    return beginning_at(base, words[4:])
+    return key_of(base, words[-1])
 
 
 @contextlib.contextmanager
