@@ -238,7 +238,7 @@ def words_later(words: Any, steps: int) -> Any:
 
 
 def of_piece(words: Any, number: int) -> np.ndarray:
-    """Return key words of the same draw, of which one piece is made (the others are even)."""
+    """Return the key words of one piece of a draw: an odd number, as a whole draw has an even."""
     return np.append(words, np.uint32(number))
 
 

@@ -21,7 +21,7 @@ _define_prng_impl, _threefry = jax_core.random_parts()
 
 
 def key_of(key: Any, number: Any) -> Any:
-    """Return a key that draws what ``key`` draws of a piece on, given its number, a uint32.
+    """Return a key that draws what ``key`` draws from a piece on, whose number is a uint32.
 
     Draws have one dim.
 
