@@ -89,11 +89,14 @@ class Draws:
         self._sources[words.tobytes()] = slot
         return words
 
-    def check_host(self) -> list[torch.Generator]:
-        """Refuse where more than draws moved a generator of the CPU; return all that drew."""
+    def check_host(self) -> None:
+        """Refuse where more than draws moved a generator of the CPU."""
         for generator, twin in self._twins.items():
             if not torch.equal(generator.get_state(), twin.get_state()):
                 self._observer.refuse("it seeds a generator of the CPU, or sets its state")
+
+    def followed(self) -> list[torch.Generator]:
+        """Return the generators of the CPU that drew, or were seeded."""
         return list(self._twins)
 
     def seeded(self, generator: Any) -> None:

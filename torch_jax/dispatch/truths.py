@@ -9,6 +9,7 @@ decides is checked when the recording has run; what sizes decide is known.
 from __future__ import annotations
 
 import functools
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -24,9 +25,15 @@ _ASKS = frozenset((_aten.equal.default, _aten._local_scalar_dense.default))
 _istft, _cov = (functools.partial(op.default._op_dk, _key) for op in (_aten.istft, _aten.cov))
 
 
-class answered(pytorch.OperatorMode):
-    """Answer the first truth value that a block asks for; check that, if there is a message."""
+def answered(*given: Any) -> AbstractContextManager[Any]:
+    """Answer the first truth value that a block asks for, but where a look costs nothing.
 
+    Given are the answer and, if it is to be checked, the message and the type of the error.
+    """
+    return nullcontext() if is_here() else _Answered(*given)
+
+
+class _Answered(pytorch.OperatorMode):
     def __init__(self, answer: bool, message: str = "", kind: type[Exception] = RuntimeError):
         super().__init__()
         self._answer, self._error, self._is_over = answer, (message, kind), False
@@ -45,8 +52,6 @@ class answered(pytorch.OperatorMode):
 def istft(self, n_fft, hop_length=None, win_length=None, *given: Any, **options: Any):
     """Return the inverse of ``torch.stft``."""
     sizes = n_fft, hop_length, win_length
-    if is_here():
-        return _istft(self, *sizes, *given, **options)
     if type(self) not in PLAIN_TENSORS:  # PyTorch decomposes what a graph is traced with in Python
         return _aten.istft.default.decompose(self, *sizes, *given, **options)
     hop, length = hop_length or n_fft // 4, win_length or n_fft
@@ -57,7 +62,7 @@ def istft(self, n_fft, hop_length=None, win_length=None, *given: Any, **options:
 
 def cov(self, *, correction=1, fweights=None, aweights=None):
     """Return the covariances of rows."""
-    if is_here() or fweights is not None or aweights is not None:
+    if fweights is not None or aweights is not None:
         return _cov(self, correction=correction, fweights=fweights, aweights=aweights)
     with answered((self.shape[1] if self.dim() == 2 else self.numel()) <= correction):
         return _cov(self, correction=correction)

@@ -83,8 +83,13 @@ def _filling(sig: Signature, by_xla: Call) -> Call:
     return call
 
 
+def _are_elements_alone() -> bool:
+    """Return whether an element depends on its place, and not on how many are drawn."""
+    return is_here() and _config.jax_threefry_partitionable
+
+
 def _is_filled_in_pieces(target: torch.Tensor) -> bool:
-    if not is_here() or not _config.jax_threefry_partitionable or not target.numel():
+    if not _are_elements_alone() or not target.numel():
         return False
     try:
         seen(target)
@@ -129,7 +134,7 @@ def _taken(value: Any) -> Any:
 
 def _is_longer_drawn(given: Any, unit: str, kwargs: dict[str, Any], keeps_strides: bool) -> bool:
     """Return whether a call is drawn as the beginning of a longer one."""
-    if not is_here() or not _config.jax_threefry_partitionable:
+    if not _are_elements_alone():
         return False
     if isinstance(given, int):
         bits = (given - 1).bit_length()

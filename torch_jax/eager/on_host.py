@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_jax.core.active import ACTIVE
 from torch_jax.eager import by_torch
 from torch_jax.eager.entry import Entry, Number, View
 from torch_jax.eager.meta import Output
 from torch_jax.eager.signature import DTYPE, Signature
-from torch_jax.memory import dtypes, geometry, shared, windows
+from torch_jax.memory import dtypes, generators, geometry, shared, windows
 
 
 class OnHost:
@@ -41,15 +40,13 @@ class OnHost:
         kinds = self._sig.by_name
         named = {n: _filled(kinds.get(n), one, memories) for n, one in self._placed.items()}
         args, kwargs = self._sig.split(named)
-        ACTIVE.words = None if self._words is None else memories[self._words]
         try:
-            result = self._run(*args, **kwargs)
+            with generators.drawn(None if self._words is None else memories[self._words]):
+                result = self._run(*args, **kwargs)
         except Exception as error:
             if by_torch.is_elsewhere(error):
                 return None
             raise
-        finally:
-            ACTIVE.words = None
         results = [result] if len(self._sig.returns) == 1 else list(result or ())
         fresh = [one for one, name in zip(results, self._sig.returns, strict=False) if name is None]
         found = _memories(self._outputs, fresh) + [memories[slot] for slot in self._written]
