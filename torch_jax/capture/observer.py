@@ -131,6 +131,13 @@ class Observer(Listener):
         """Note that another thread works on what the call reads or writes."""
         self.refusal = self.refusal or OF_OTHERS
 
+    def writes(self, storages: Any, before: Any, is_done: bool) -> None:
+        """Note a write to storages, which is not done where they hold no longer what was read."""
+        pairs = zip(storages, before, strict=True)
+        met = (old for memory, old in pairs if self.storages.place_of(memory) is not None)
+        if not is_done or any(map(self.storages.is_of_others, met)):
+            self.disturb()
+
     def is_disturbed(self) -> bool:
         """Return whether another thread is seen to work on what the call reads or writes."""
         if any(self.storages.is_of_others(one.storage.array) for one in self.storages.met):

@@ -343,7 +343,9 @@ def _number(observer: Observer, memory: Any) -> int:
     node = memory.array
     if type(node) is Node and node.recording is ACTIVE.recorder.recording:
         return node.index
-    if not observer.is_disturbed():
+    if type(node) is Node:  # which another thread is about to run
+        observer.disturb()
+    elif not observer.is_disturbed():
         observer.refuse("a tensor was written past the recording")
     return 0
 

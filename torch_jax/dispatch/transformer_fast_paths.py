@@ -73,7 +73,8 @@ def encoder_layer(
     blocks = ((attend, norm_weight_1, norm_bias_1), (perceive, norm_weight_2, norm_bias_2))
     for block, weight, bias in blocks:
         if norm_first:
-            x = x + block(F.layer_norm(x, shape, weight, bias, eps))
+            residual = block(F.layer_norm(x, shape, weight, bias, eps))
+            x = (x + residual).contiguous()  # as PyTorch's, which adds to the residual in place
         else:
             x = F.layer_norm(x + block(x), shape, weight, bias, eps)
     return x

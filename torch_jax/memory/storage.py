@@ -11,6 +11,7 @@ import collections
 import functools
 import itertools
 import math
+import operator
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.core import forks, tracers
+from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Lent, Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, sharding, windows
@@ -104,7 +106,7 @@ def held_by(tensor: torch.Tensor) -> Any:
 # writes to a tensor may run then, on the same thread.
 PUTTING = threading.RLock()
 
-_ARRAY = itertools.repeat("array")
+_array, _ARRAY = operator.attrgetter("array"), itertools.repeat("array")
 _exhaust = collections.deque(maxlen=0).extend  # type: ignore[var-annotated]
 
 
@@ -116,19 +118,13 @@ def put_back(storages: Sequence[Any], before: Sequence[Any], after: Sequence[Any
     """
     if sharding.Use.begun:
         after = sharding.kept(before, after)
-    if len(storages) == 1:
-        (storage,) = storages
-        with PUTTING:
-            if storage.array is not before[0]:
-                return False
-            storage.array = after[0]
-        return True
     with PUTTING:
-        for storage, array in zip(storages, before, strict=True):
-            if storage.array is not array:
-                return False
-        give_back(storages, after)
-    return True
+        is_done = all(map(operator.is_, map(_array, storages), before))
+        if is_done:
+            give_back(storages, after)
+    if ACTIVE.observer is not None:
+        ACTIVE.observer.writes(storages, before, is_done)
+    return is_done
 
 
 def give_back(storages: Sequence[Any], arrays: Sequence[Any]) -> None:
