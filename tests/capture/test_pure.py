@@ -21,7 +21,7 @@ from tests.support.jitted import assert_skipped
 from tests.support.steps import batch, mlp, step_of
 from tests.support.values import ones, randn
 from torch_jax import config
-from torch_jax.capture import results
+from torch_jax.capture import replay
 
 pure = torch_jax.jit(pure=True)
 
@@ -366,7 +366,7 @@ def test_what_cannot_be_repeated_runs_its_python_and_says_so_once(function, word
 def test_a_call_that_cannot_be_repeated_looks_for_no_garbage(monkeypatch):
     """The look takes long, and each number is a first call: it may fill a cache."""
     weight, looks = ones(), []
-    monkeypatch.setattr(results, "gc", SimpleNamespace(collect=looks.append))
+    monkeypatch.setattr(replay, "gc", SimpleNamespace(collect=looks.append))
 
     @pure
     def decay(x, by):

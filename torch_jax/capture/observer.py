@@ -90,12 +90,12 @@ class Observer(Listener):
         self.wanted: dict[int, torch.Tensor] = {}  # older ones that may want gradients, by id
         self.modules: dict[int, torch.nn.Module] = {}  # that were called, by id
         self.graphs: list[Graph] = []  # that were recorded and run
+        self.outputs: list[Any] = []  # arrays that the program of the last one has given
         self.proved: list[Any] = []  # checks that hold for the arrays of the call
         # truth values of the graph, each with the error to raise where it is false
         self.checks: list[tuple[Any, str, type[Exception]]] = []
         self.let_go: list[torch.Tensor] = []  # whose memories are not read after the call
         self.raised: RuntimeError | None = None  # by the latest operator that has failed
-        self.saves_by_hooks = False  # whether hooks have saved tensors for a backward pass
         self.went_back = False  # whether the function ran a backward pass
         self.is_over = False  # whether the function has returned
         self.refusal: Refusal | None = None  # why later calls cannot skip the Python
@@ -163,7 +163,6 @@ class Observer(Listener):
         for tensor in tensors_in((args, kwargs)):
             self.see(tensor)
         result = func(*args, **kwargs)
-        self.saves_by_hooks |= pytorch.saved_tensors_hooks(True) is not None
         for tensor in tensors_in(result):
             self.storages.makes(tensor)
         return result
@@ -228,6 +227,7 @@ class Observer(Listener):
             if (array := getattr(node, "array", None)) is not None:
                 self.storages.comes_from(array, OfResult(at))
         self.graphs[-1] = self.graphs[-1]._replace(program=program)
+        self.outputs = [nodes[at].array for at in program.outputs] if program is not None else []
 
     def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
         """Note a truth value that is false where an index is out of range."""

@@ -186,7 +186,8 @@ class Pure:
         if outside:
             kind.is_whole = True
             found = found._replace(result=_with_parts(found.result, call), replay=None)
-        await_gradients(found.result)
+        if found.replay is None:
+            await_gradients(found.result)
         return found
 
     def _audit(self, kind: _Kind, replay: Replay, call: SortedCall) -> Any:
@@ -273,8 +274,10 @@ def observe(observer: Observer, function: Callable[..., Any], call: SortedCall) 
     if keys.world() != world:
         observer.refuse("it leaves a mode or a setting other than it was")
     replay = _replay(forms, observer, left) if left is not None else None
-    observer.leaves = []
-    return Observed(result[0], replay, observer.refusal)
+    observer.leaves, left = [], None
+    if replay is not None and observer.history.is_differentiable:  # a graph keeps nothing
+        result = [replay.of_observed(call, observer, result)]
+    return Observed(result[0], replay if observer.refusal is None else None, observer.refusal)
 
 
 def _replay(forms: Forms, observer: Observer, left: LeftBehind) -> Replay | None:

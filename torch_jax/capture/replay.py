@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from collections.abc import Sequence
 from operator import attrgetter, is_
@@ -20,6 +21,7 @@ from torch_jax.capture.keys import Forms
 from torch_jax.capture.launch import Launch
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.results import Call, LeftBehind, NewTensor, Template
+from torch_jax.core import tracers
 
 
 class Replay:
@@ -83,9 +85,37 @@ class Replay:
             self.gradients.drop()
             raise
         self._launch.check(outputs)
+        return self._built(call, leaves, storages, outputs, drawn_from)
+
+    def _built(self, call: Call, leaves: Any, storages: Any, outputs: Any, drawn_from: Any) -> Any:
         if self.backward is None:
             return self.left.result.build(call)
         return self.backward.connect(call, leaves, storages, outputs, drawn_from)
+
+    def of_observed(self, given: SortedCall, observer: Observer, result: list[Any]) -> Any:
+        """Return what the observed call returns: its ``result`` as a later call would make it.
+
+        The call's own result and gradients are let go of. A tensor that is still there is kept by
+        something else, as an attribute or a list, which would keep that of the observed call.
+        """
+        outputs, leaves, made = observer.outputs, given.leaves, observer.storages.computed
+        storages = [one.storage for one in observer.storages.met]
+        result.clear()
+        self.gradients.drop(of_all=True)
+        for generation in range(3):  # reference cycles may hold some; the youngest first
+            if made():
+                gc.collect(generation)
+        for stray in made():
+            observer.refuse(
+                f"a new tensor ({tracers.shown(stray.array)}) is kept somewhere: return it, or "
+                "write into one",
+                is_of_first=True,
+            )
+        kept = {at: memory for at, one in enumerate(self.left.memories) if (memory := one())}
+        call = Call(given.originals(), [outputs[at] for at in self._new], kept)
+        self.gradients.fill(call)
+        drawn_from = [one.begin for one in self._generators]
+        return self._built(call, leaves, storages, outputs, drawn_from)
 
 
 _grad = attrgetter("tensor.grad")
@@ -133,10 +163,10 @@ class Gradients:
             self._given = []
             self.drop()
 
-    def drop(self) -> None:
+    def drop(self, of_all: bool = False) -> None:
         """Remove the gradients that a call replaces; also after a call that failed."""
         for one in self._filled:
-            if one.reset:
+            if one.reset or of_all:
                 one.tensor.grad = None
 
     def fill(self, call: Call) -> None:

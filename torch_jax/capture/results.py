@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
-import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,10 +17,9 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.capture import autograd_nodes
-from torch_jax.capture.holders import Holders
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.storages import Fixed, outline, version_of
-from torch_jax.core import errors, tracers, trees
+from torch_jax.core import errors, trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.memory import storage
@@ -140,9 +139,11 @@ class Template(NamedTuple):
 class Call:
     """The values of one call, out of which templates are built."""
 
-    def __init__(self, arguments: Sequence[Any], outputs: list[Any]):
+    def __init__(
+        self, arguments: Sequence[Any], outputs: list[Any], storages: dict[int, Any] | None = None
+    ):
         self.arguments, self.outputs = arguments, outputs
-        self._storages: dict[int, Any] = {}  # new ones, by output
+        self._storages = storages or {}  # new ones, by output
         self._tensors: dict[int, torch.Tensor] = {}  # new ones, by their number in the templates
 
     def leaf(self, leaf: Any) -> Any:
@@ -267,6 +268,7 @@ class LeftBehind(NamedTuple):
     result: Template  # what the function returned
     written: list[tuple[int, int]]  # places of storages met that hold something else: a result
     new: list[int]  # results that get new storages, in the order of the templates' outputs
+    memories: list[Any]  # weak references to those of this call
     gradients: list[tuple[Any, Template | None]]  # those that it replaced, and what by
     without: list[Any]  # tensors that must have no ``.grad``
     moving: list[tuple[Any, torch.Tensor]]  # those whose ``.grad`` is read, and this call's
@@ -287,7 +289,7 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
     """Describe a call that has returned ``result[0]``."""
     observer.forget_what_nobody_has()
     observer.copy_what_it_hands_on()
-    leaves, form = trees.flatten(result[0])
+    leaves, _ = trees.flatten(result[0])
     positions = _connected(observer, leaves)
     connected = [leaves[at] for at in positions]
     observer.keep_out_what_is_wrong()
@@ -309,33 +311,12 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
                 "memory, form, history, requires_grad or hook: return a new tensor",
                 is_of_first=True,
             )
-    is_decided = observer.makes_state or observer.refusal is not None
-    is_decided |= not observer.history.is_differentiable  # a graph keeps nothing
-    for stray in () if is_decided else _strays(observer, leaves, form, connected):
-        observer.refuse(
-            f"a new tensor ({tracers.shown(stray.array)}) is kept somewhere: return it, or write "
-            "into one",
-            is_of_first=True,
-        )
     return LeftBehind(
         template, written, [_number(observer, memory) for memory in results.new],
+        list(map(weakref.ref, results.new)),
         gradients, without, moving,
         _raised(observer, moving), connected, positions,
     )  # fmt: skip
-
-
-def _strays(observer: Observer, leaves: list[Any], form: Any, connected: list) -> list[Any]:
-    """Return computed storages that something beside the result and gradients keeps."""
-    gradients = [one.tensor.grad for one in observer.optimizers.gradients.values()]
-
-    def found() -> list[Any]:
-        holders = Holders(leaves, form, (connected, gradients), observer.saves_by_hooks)
-        return holders.others(observer.storages.computed())
-
-    for generation in range(3):  # the youngest first: a look at all objects takes long
-        if found():
-            gc.collect(generation)  # reference cycles may hold some
-    return found()
 
 
 def _number(observer: Observer, memory: Any) -> int:

@@ -147,8 +147,10 @@ class Storages:
         return [*(one.storage for one in self.met), *self._made.values()]
 
     def computed(self) -> list[Any]:
-        """Return the storages that the call has made and computed, and that still exist."""
-        return [one for one in list(self._made.values()) if type(one.array) is Node]
+        """Return the storages that hold what the call has computed, and that still exist."""
+        made = [(one, one.array) for one in list(self._made.values())]
+        sources = ((one, self.source(a.array if type(a) is Node else a)) for one, a in made)
+        return [one for one, source in sources if type(source) is OfResult]
 
 
 def outline(tensor: torch.Tensor) -> tuple:
