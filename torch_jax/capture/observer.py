@@ -21,13 +21,12 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from torch_jax._private import dynamo, pytorch
-from torch_jax.capture import autograd_nodes
 from torch_jax.capture.cpu_tensors import ITEM, Host, goes_to, is_host, looks_at
 from torch_jax.capture.draws import Draws
 from torch_jax.capture.storages import OfResult, Storages, outline
 from torch_jax.capture.tape import Tape
 from torch_jax.capture.training.optimizers import Optimizers
-from torch_jax.core import errors, policies, tracers
+from torch_jax.core import autograd_nodes, errors, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.collection import no_collection
 from torch_jax.core.node import Node

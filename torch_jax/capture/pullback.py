@@ -20,13 +20,12 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from torch_jax._private import functorch, pytorch
-from torch_jax.capture import autograd_nodes
 from torch_jax.capture.cpu_tensors import OfHost
 from torch_jax.capture.draws import Numbers
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.results import Call, Form, LeftBehind
 from torch_jax.capture.storages import OfResult, OfStorage
-from torch_jax.core import tracers, trees
+from torch_jax.core import autograd_nodes, tracers, trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.patching import AT_FIRST_JIT, around

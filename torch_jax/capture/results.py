@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.capture import autograd_nodes
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.storages import Fixed, outline, version_of
-from torch_jax.core import errors, trees
+from torch_jax.core import autograd_nodes, errors, trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.memory import storage

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax.capture import autograd_nodes
-from torch_jax.core import trees
+from torch_jax.core import autograd_nodes, trees
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.graphs import interpreter
 from torch_jax.interop import crossing, names

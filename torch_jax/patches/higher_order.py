@@ -74,7 +74,7 @@ def _patch_checkpoint(original: Any) -> Any:
     def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
         if ACTIVE.tracer is None and ACTIVE.recorder is None:
             return original(function, *args, **kwargs)
-        from torch_jax.capture.training.checkpoint import Recomputed
+        from torch_jax.loops.recomputation import Recomputed
 
         recomputed = Recomputed(function)
         if "context_fn" in kwargs:

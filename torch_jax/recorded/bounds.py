@@ -4,9 +4,9 @@ A check of indices looks at values, and would run what is recorded. But the indi
 ``topk``, ``argmax`` or ``arange`` give cannot be out of range for any data: interval
 arithmetic over the jaxprs that made them proves it, once for a graph. On the CPU it is asked again
 at each call, with the least and the greatest of the arrays that the graph is given: labels that a
-step cuts out of its batch. Of a window on an array, as a batch is on a long text, only its own
-elements are looked at. Where some mean "ignore", the check itself is computed of these arrays. What
-depends on other values is checked when these are known.
+step takes. Where these prove nothing, as of labels of which some mean "ignore", and of a window on
+an array, as a batch is on a long text, the check itself is computed of the arrays. What depends on
+other values is checked when these are known.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ from torch_jax.recorded.path import (
 
 # The least and the greatest of an array's elements; None for what are no integers.
 Interval = tuple[int, int] | None
-# An interval; or an array, as long as only windows on it are taken.
-Value = Any
 
 _BOTH = (0, 1)
 
@@ -85,16 +83,20 @@ class Check:
         if not (self.given or self._moves):
             return None
         if self._by_elements is None:
-            whole = {at: np.asarray(arrays[at]) for at in self.given}
-            if self.holds_for(whole, integers) if self._moves else self._holds_between(whole):
+            if not self._moves and self._holds_between(self._given_of(arrays)):
                 return True
-            self._by_elements = self._program(integers)
+            self._by_elements = self._program(integers) or self._between
         with x64():
-            return None if self._by_elements is None else bool(self._by_elements(arrays, integers))
+            return self._by_elements(arrays, integers)
 
-    def _holds_between(self, arrays: dict[int, np.ndarray]) -> bool:
+    def _given_of(self, arrays: Any) -> dict[int, Interval]:
+        return {at: _of_value(arrays[at]) for at in self.given}
+
+    def _between(self, arrays: Any, integers: list | None) -> bool | None:
+        return self.holds_for(self._given_of(arrays), integers) or None
+
+    def _holds_between(self, given: dict[int, Interval]) -> bool:
         """Return whether it holds for all arrays between these, and those that were proved so."""
-        given = {at: _of_value(array) for at, array in arrays.items()}
         wider = {at: _hull(one, self._proved.get(at, one)) for at, one in given.items()}
         for tried in () if wider == self._proved else (wider, given):
             if self.holds_for(tried):
@@ -120,7 +122,7 @@ class Check:
                 operands.results.update(enumerate(found, first))
             return found[0]
 
-        return lambda arrays, integers: check({at: arrays[at] for at in self.given}, integers)
+        return lambda arrays, integers: bool(check({at: arrays[at] for at in self.given}, integers))
 
     def _steps(self, integers: list | None = None) -> Iterator[tuple[int, Step]]:
         """Yield the operators, with their first results, and a run's integers as constants."""
@@ -131,9 +133,9 @@ class Check:
                 step = step._replace(sources=sources)
             yield first, step
 
-    def holds_for(self, given: dict[int, Value], integers: list | None = None) -> bool:
+    def holds_for(self, given: dict[int, Interval], integers: list | None = None) -> bool:
         """Return whether it holds for all arrays between these integers, or for any arrays."""
-        known: dict[int, Value] = {}
+        known: dict[int, Interval] = {}
         for first, step in self._steps(integers):
             pairs = zip(step.sources, step.body.jaxpr.in_avals, strict=True)
             operands = [_operand(source, aval, known, given) for source, aval in pairs]
@@ -166,12 +168,12 @@ def _integer(source: Any, values: tuple[Any, ...]) -> Any:
     return np.array(values if getattr(source, "is_list", False) else values[0], dtype)
 
 
-def _operand(source: Any, aval: Any, known: dict[int, Value], given: Any) -> Value:
+def _operand(source: Any, aval: Any, known: dict[int, Interval], given: Any) -> Interval:
     if isinstance(source, Result):
         return known.get(source.at, _whole(aval))
     if isinstance(source, Given):
         return given.get(source.at, _whole(aval))
-    return np.asarray(source.value) if isinstance(source, Constant) else _whole(aval)
+    return _of_value(source.value) if isinstance(source, Constant) else _whole(aval)
 
 
 def _whole(aval: Any) -> Interval:
@@ -193,10 +195,8 @@ def _of_value(value: Any) -> Interval:
     return int(array.min()), int(array.max())
 
 
-def intervals(closed: Any, operands: Sequence[Value]) -> list[Value]:
+def intervals(closed: Any, operands: Sequence[Interval]) -> list[Interval]:
     """Return the intervals of a closed jaxpr's results, from those of its operands.
-
-    Operands may be arrays, and so are windows on them among the results.
 
     >>> import jax, jax.numpy as jnp
     >>> closed = jax.make_jaxpr(lambda x: (x.argmax() * 2, x > 0))(jnp.ones(5))
@@ -207,51 +207,19 @@ def intervals(closed: Any, operands: Sequence[Value]) -> list[Value]:
     known = dict(zip(jaxpr.constvars, map(_of_value, closed.consts), strict=True))
     known.update(zip(jaxpr.invars, operands, strict=True))
 
-    def of(atom: Any) -> Value:
+    def of(atom: Any) -> Interval:
         return _of_value(atom.val) if isinstance(atom, core.Literal) else known[atom]
-
-    def interval_of(atom: Any) -> Interval:
-        value = of(atom)
-        if isinstance(value, np.ndarray):
-            value = known[atom] = _of_value(value)
-        return value
 
     for equation in jaxpr.eqns:
         given = list(map(of, equation.invars))
-        inner, window = called_once(equation), _WINDOWS.get(equation.primitive.name)
-        if inner is not None:
+        if (inner := called_once(equation)) is not None:
             known.update(zip(equation.outvars, intervals(inner, given), strict=True))
             continue
-        if window is not None and all(isinstance(one, np.ndarray) for one in given):
-            known[equation.outvars[0]] = window(equation.params, *given)
-            continue
-        found = _equation(equation, list(map(interval_of, equation.invars)))
+        found = _equation(equation, given)
         for variable, interval in zip(equation.outvars, found, strict=True):
             whole = _whole(variable.aval)  # for what the dtype does not hold: integers wrap around
             known[variable] = interval if whole and _hull(interval, whole) == whole else whole
     return list(map(of, jaxpr.outvars))
-
-
-def _window(params: dict[str, Any], array: np.ndarray, *starts: np.ndarray) -> np.ndarray:
-    """Return a slice that begins at starts, which are clamped as XLA does."""
-    sizes = params["slice_sizes"]
-    ends = zip(starts, sizes, array.shape, strict=True)
-    begin = [max(0, min(int(start), length - size)) for start, size, length in ends]
-    return array[tuple(slice(at, at + size) for at, size in zip(begin, sizes, strict=True))]
-
-
-def _slice(params: dict[str, Any], array: np.ndarray) -> np.ndarray:
-    steps = params["strides"] or itertools.repeat(1)
-    return array[tuple(map(slice, params["start_indices"], params["limit_indices"], steps))]
-
-
-# Equations whose results are windows on their first operand.
-_WINDOWS: dict[str, Callable[..., np.ndarray]] = {
-    "dynamic_slice": _window,
-    "slice": _slice,
-    "reshape": lambda params, array: array.reshape(params["new_sizes"]),
-    "squeeze": lambda params, array: array.squeeze(params["dimensions"]),
-}
 
 
 def _equation(equation: Any, given: list[Interval]) -> list[Interval]:
