@@ -469,21 +469,27 @@ def _goes_back_there(generator):
     generator.set_state(state)
 
 
+def _draws_there(generator):
+    torch.rand(1, generator=generator)
+
+
 MOVES = {
-    "seeds": (lambda generator: generator.manual_seed(3), "seeds a generator of the CPU"),
-    "goes back": (_goes_back_there, "sets its state"),
-    "makes": (lambda _generator: torch.Generator().manual_seed(3), "another generator of the CPU"),
+    "draws": lambda _generator: None,
+    "seeds": lambda generator: generator.manual_seed(3),
+    "goes back": _goes_back_there,
+    "makes": lambda _generator: torch.Generator().manual_seed(3),
+    "draws on the CPU": _draws_there,
 }
 
 
-@pytest.mark.parametrize(("move", "why"), MOVES.values(), ids=MOVES)
-def test_python_runs_where_more_than_draws_moves_a_generator_of_the_cpu(move, why):
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_python_runs_where_a_generator_of_the_cpu_draws(move):
     def drawn(compile):
         generator = torch.Generator().manual_seed(2)
         run = compile(lambda: torch.rand(2, generator=move(generator) or generator, device="jax"))
         return [run().tolist() for _ in range(4)]
 
-    with pytest.warns(UserWarning, match=why):
+    with pytest.warns(UserWarning, match="draws from a generator of the CPU"):
         found = drawn(torch_jax.jit(pure=True))
     assert found == drawn(lambda run: run)
 

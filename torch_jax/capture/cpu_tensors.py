@@ -97,10 +97,13 @@ class Host:
                 f"{func} writes into a CPU tensor ({tracers.user_line()}), which {_LATER} would "
                 f"not do. {_DROP}."
             )
+        is_random = _RANDOM in func.tags
+        if is_random:
+            self._observer.draws_on_host()
         result = func(*args, **kwargs)
         if func is _OF_DATA:  # what NumPy owns may hold something else at the next call
             return self._note_results(result) if result.untyped_storage().resizable() else result
-        fixed = _RANDOM not in func.tags and all(map(self._is_fixed, operands))
+        fixed = not is_random and all(map(self._is_fixed, operands))
         return self._note_results(result, fixed, operands)
 
     def _note_results(self, result: Any, fixed: bool = True, known: Sequence[Any] = ()) -> Any:

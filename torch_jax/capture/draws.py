@@ -49,11 +49,7 @@ class Draws:
     def __init__(self, observer: Any) -> None:
         self._observer, self._tape = observer, observer.tape
         self._generators: dict[int, _Drawn] = {}
-        # of key words: ``Later``, or the slot of the tape with those of a generator of the CPU
-        self._sources: dict[bytes, Later | int] = {}
-        # generators of the CPU, each with one in the state in which draws alone leave it
-        self._twins: dict[torch.Generator, torch.Generator] = {}
-        self._knows_all = False  # whether it has followed each from the beginning of the call
+        self._sources: dict[bytes, Later] = {}  # of key words
         # states that were given out, and by which generator: whether each is fixed
         self._states: dict[tuple[int, bytes], bool] = {}
 
@@ -69,35 +65,6 @@ class Draws:
         drawn = self._of(generator, drawn=1)
         if not drawn.is_fixed and seed == drawn.begin[0]:
             self._sources[words.tobytes()] = Later(drawn.at, offset - 1 - drawn.begin[1])
-
-    def follow(self, *known: torch.Generator, are_all: bool = False) -> None:
-        """Hear from here on of generators of the CPU that draw, and of what else moves them."""
-        self._twins |= {generator: generator.clone_state() for generator in known}
-        self._knows_all |= are_all
-
-    def draw_on_host(self, generator: torch.Generator) -> np.ndarray:
-        """Return key words that a generator of the CPU seeds; each call asks it again."""
-        if generator not in self._twins:
-            if self._knows_all:
-                self._observer.refuse("it draws from another generator of the CPU than before")
-            self.follow(generator)
-        words = generators.words_from(generator)
-        generators.words_from(self._twins[generator])
-        self.check_host()
-        slot = self._tape.constant(generator)
-        slot = self._tape.record(generators.words_from, (slot,), words, needed=True)
-        self._sources[words.tobytes()] = slot
-        return words
-
-    def check_host(self) -> None:
-        """Refuse where more than draws moved a generator of the CPU."""
-        for generator, twin in self._twins.items():
-            if not torch.equal(generator.get_state(), twin.get_state()):
-                self._observer.refuse("it seeds a generator of the CPU, or sets its state")
-
-    def followed(self) -> list[torch.Generator]:
-        """Return the generators of the CPU that drew, or were seeded."""
-        return list(self._twins)
 
     def seeded(self, generator: Any) -> None:
         self._of(generator).is_fixed = True
@@ -153,7 +120,7 @@ class Numbers:
         self._floats, self._integers = np.array(floats, np.float64), np.array(integers, np.int64)
         # of floats: place, and slot of the tape
         self.slots = [(at, n.slot) for at, n in enumerate(floats) if isinstance(n, GivenNumber)]
-        self._words: list[tuple[int, Any]] = []  # of four integers: first place, and which draw
+        self._words: list[tuple[int, Later]] = []  # of four integers: first place, and which draw
         first, rest = 0, iter(numbers)
         for source in chain.from_iterable(step.sources for step in state.steps()):
             given = numbers_of(source, rest)
@@ -172,9 +139,6 @@ class Numbers:
         if self._words:
             integers = integers.copy()
             for at, drawn in self._words:
-                if type(drawn) is int:
-                    integers[at : at + 4] = env[drawn]
-                else:
-                    seed, offset = drawn_from[drawn.at]
-                    integers[at : at + 4] = generators.words(seed, offset + drawn.steps)
+                seed, offset = drawn_from[drawn.at]
+                integers[at : at + 4] = generators.words(seed, offset + drawn.steps)
         return floats, integers

@@ -147,6 +147,10 @@ class Observer(Listener):
         """Note that an operator decides by values, as indexing with a mask does."""
         self.refuse(f"an operator looks at a value ({tracers.user_line()})")
 
+    def draws_on_host(self) -> None:
+        """Note a draw that later calls would not make."""
+        self.refuse(f"it draws from a generator of the CPU ({tracers.user_line()})")
+
     # --- operators --------------------------------------------------------------------------------
 
     def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -173,8 +173,6 @@ class Pure:
                 # earlier calls replaced its ``.grad``: ``p.grad = None`` is no operator
                 tensor = known.tensor if known.place is None else call.leaves[known.place]
                 observer.optimizers.note_gradient(tensor)
-            known = [generator for one in kind.replays for generator in one.drawn_on_host]
-            observer.draws.follow(*known, are_all=bool(known))
             found = observe(observer, self._function, call)
             outside = {at for at in own if _is_reached(call, at, found.result)}
             at_home = {at for at in own if call.parts[at].is_set_to(own[at])}
@@ -270,7 +268,6 @@ def observe(observer: Observer, function: Callable[..., Any], call: SortedCall) 
         observer.is_over = True
     failed = ((flag.get(), *error) for flag, *error in observer.checks)
     raise_failed_checks(failed, observer.history.where)
-    observer.draws.check_host()
     if keys.world() != world:
         observer.refuse("it leaves a mode or a setting other than it was")
     replay = _replay(forms, observer, left) if left is not None else None

@@ -34,7 +34,6 @@ class Replay:
         self.is_audited = False  # whether an audit has found no difference, or may find none
         self.used = 0  # when it was used last, as the number of a call
         self._tape, self._generators = observer.tape, observer.draws.end()
-        self.drawn_on_host = observer.draws.followed()
         self._numbers = Numbers(observer.draws, graph.state, graph.numbers)
         self._tape.prune({slot for _, slot in self._numbers.slots})
         self.memories = Memories(observer, left)

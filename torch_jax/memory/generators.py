@@ -206,19 +206,17 @@ def words(seed: int, offset: int) -> np.ndarray:
 
 
 def draw(generator: Any) -> np.ndarray:
-    """Return the key words of the next operator from ``generator`` (None: the default one)."""
+    """Return the key words of the next operator from ``generator`` (None: the default one).
+
+    A generator of the CPU draws a seed of them.
+    """
     known = default_generator if generator is None else _known.get(generator._cdata)
     if known is not None:
         return known.draw()
     if ACTIVE.tracer is not None:
         return ACTIVE.tracer.draw(generator)
     if ACTIVE.observer is not None:
-        return ACTIVE.observer.draws.draw_on_host(generator)
-    return words_from(generator)
-
-
-def words_from(generator: torch.Generator) -> np.ndarray:
-    """Return key words that a CPU generator seeds."""
+        ACTIVE.observer.draws_on_host()
     seed = torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
     return words(int(seed), 0)
 

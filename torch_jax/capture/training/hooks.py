@@ -44,7 +44,6 @@ def _manual_seed(original: Any, seed: int) -> Any:
     if ACTIVE.observer is not None:
         action = functools.partial(torch.default_generator.manual_seed, int(seed))
         ACTIVE.observer.tape.record(action, (), None, needed=True)
-        ACTIVE.observer.draws.follow(torch.default_generator)
     return generator
 
 
@@ -65,7 +64,6 @@ def _set_rng_state(original: Any, new_state: torch.Tensor) -> None:
     if ACTIVE.observer is not None:
         slot = ACTIVE.observer.tape.slot_of(new_state)
         ACTIVE.observer.tape.record(original, (slot,), None, needed=True)
-        ACTIVE.observer.draws.follow(torch.default_generator)
 
 
 @around("torch.seed", AT_FIRST_JIT)
