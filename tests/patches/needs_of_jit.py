@@ -139,11 +139,8 @@ def _is_observed_once(
     return explained.observed == 1 and not explained.notes
 
 
-@need(
-    "torch.amp.grad_scaler.GradScaler.scale",
-    "torch.amp.grad_scaler.GradScaler._maybe_opt_step",
-)
-def scaled_steps_are_observed_once() -> bool:
+@need("torch.amp.grad_scaler.GradScaler._maybe_opt_step")
+def scaled_steps_run_the_python_of_pure_functions() -> bool:
     layer = nn.Linear(2, 2).to("jax")
     optimizer = torch.optim.SGD(layer.parameters(), 0.1)
     scaler = torch.amp.GradScaler("jax")
@@ -154,5 +151,4 @@ def scaled_steps_are_observed_once() -> bool:
         scaler.step(optimizer)
         scaler.update()
 
-    rates = optimizer.param_groups[0]
-    return _is_observed_once(step, lambda: rates.update(lr=rates["lr"] * 0.9))
+    return not _is_observed_once(step)

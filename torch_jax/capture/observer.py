@@ -260,14 +260,11 @@ class Observer(Listener):
 
     def keep_out_what_is_wrong(self) -> None:
         """Undo writes where an index was out of range, as the CPU raises before it writes."""
-        if any(policies.waits_for_checks(kind) for _, _, kind in self.checks):
-            flags = [storage.wrap(flag, torch.bool) for flag, _, _ in self.checks]
-            self.choose(flags, {id(one.storage): one.old() for one in self.storages.met})
-
-    def choose(self, flags: list[torch.Tensor], before: dict[int, Any]) -> None:
-        """Have storages hold what they held ``before``, by their id, where a flag is false."""
-        for memory in self.storages.all():
-            new, old = memory.array, before.get(id(memory))
+        if not any(policies.waits_for_checks(kind) for _, _, kind in self.checks):
+            return
+        flags = [storage.wrap(flag, torch.bool) for flag, _, _ in self.checks]
+        for memory, old in ((one.storage, one.old()) for one in self.storages.met):
+            new = memory.array
             if old is new or old is None:  # an array of before a graph that has run is gone
                 continue
             if (old.shape, old.dtype) == (new.shape, new.dtype):

@@ -2,13 +2,15 @@
 
 A learning rate is read and multiplied, a scheduler moves on: a later call plays the tape first, and
 its numbers are inputs of the program. Where Python itself needs a number – ``if weight_decay != 0``
-– the outcome is written down too, and a later call with another one raises :class:`Changed`.
+– the outcome is written down too, and a later call with another one raises :class:`Changed`, before
+anything has moved: what has an effect is done last.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 
@@ -22,8 +24,8 @@ class Step(NamedTuple):
     slot: int
     function: Callable[..., Any]
     operands: tuple[int, ...]
-    needed: bool  # the step changes something older than the call: never left out
-    save: Callable[[], Callable[[], None]] | None  # called before the step; its result undoes it
+    needed: bool  # never left out, as it checks something, or has an effect
+    has_effect: bool  # it changes something older than the call, or reads what such steps do
 
 
 class Tape:
@@ -59,11 +61,11 @@ class Tape:
         operands: tuple[int, ...],
         value: Any,
         needed: bool = False,
-        save: Callable[[], Callable[[], None]] | None = None,
+        has_effect: bool = False,
     ) -> int:
         """Write down that ``function`` of these slots gave ``value``; returns its slot."""
         slot = self.constant(value)
-        self.steps.append(Step(slot, function, operands, needed, save))
+        self.steps.append(Step(slot, function, operands, needed, has_effect))
         return slot
 
     def once(self, function: Callable[..., Any], operands: tuple[int, ...]) -> tuple[int, Any]:
@@ -87,27 +89,20 @@ class Tape:
         self._known.clear()
 
     def prune(self, needed: set[int]) -> None:
-        """Leave out steps whose results are not needed."""
+        """Leave out steps whose results are not needed, and put those with effects last."""
         kept = []
         for step in reversed(self.steps):
             if step.needed or step.slot in needed:
                 needed.update(step.operands)
                 kept.append(step)
-        self.steps = kept[::-1]
+        kept.reverse()
+        self.steps = sorted(kept, key=attrgetter("has_effect"))
 
     def play(self) -> list[Any]:
-        """Do every step again, or undo all if a number has changed; returns the environment."""
+        """Do every step again; returns the environment."""
         env = self.env.copy()
-        undo: list[Callable[[], None]] = []
-        try:
-            for slot, function, operands, _, save in self.steps:
-                if save is not None:
-                    undo.append(save())
-                env[slot] = function(*[env[i] for i in operands])
-        except Changed:
-            for back in reversed(undo):
-                back()
-            raise
+        for slot, function, operands, *_ in self.steps:
+            env[slot] = function(*[env[i] for i in operands])
         return env
 
 

@@ -1,15 +1,12 @@
 """Replacements in PyTorch by which an observed call hears of a training step.
 
 Optimizers' steps, schedulers, ``zero_grad`` and seeds are plain Python, which no operator shows.
-``GradScaler.step`` looks whether a gradient was infinite, and skips the step if so. A program
-cannot look: there the step is always made, and for each storage that it wrote the program chooses
-between what it held before and what the step put there.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,11 +17,10 @@ from torch.optim.optimizer import (
 )
 
 from torch_jax._private import pytorch
-from torch_jax.capture.training.optimizers import move_counts, parameters_of, saved, states_of
+from torch_jax.capture.training.optimizers import move_counts, parameters_of
 from torch_jax.core import patching
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, around, patch
-from torch_jax.core.tracers import NotTraceableError
 from torch_jax.memory import generators
 from torch_jax.memory.storage import is_jax
 
@@ -43,7 +39,7 @@ def _manual_seed(original: Any, seed: int) -> Any:
     generator = original(seed)
     if ACTIVE.observer is not None:
         action = functools.partial(torch.default_generator.manual_seed, int(seed))
-        ACTIVE.observer.tape.record(action, (), None, needed=True)
+        ACTIVE.observer.tape.record(action, (), None, needed=True, has_effect=True)
     return generator
 
 
@@ -52,7 +48,7 @@ def _get_rng_state(original: Any) -> torch.Tensor:
     """Have each call keep the state that it finds, to put it back."""
     state = original()
     if ACTIVE.observer is not None:
-        ACTIVE.observer.tape.record(original, (), state)
+        ACTIVE.observer.tape.record(original, (), state, has_effect=True)
         ACTIVE.observer.host.note_made(state)
     return state
 
@@ -63,7 +59,7 @@ def _set_rng_state(original: Any, new_state: torch.Tensor) -> None:
     original(new_state)
     if ACTIVE.observer is not None:
         slot = ACTIVE.observer.tape.slot_of(new_state)
-        ACTIVE.observer.tape.record(original, (slot,), None, needed=True)
+        ACTIVE.observer.tape.record(original, (slot,), None, needed=True, has_effect=True)
 
 
 @around("torch.seed", AT_FIRST_JIT)
@@ -127,81 +123,20 @@ def _on_host(original: Any) -> Any:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if ACTIVE.observer is None:
             return original(self, *args, **kwargs)
-        action = functools.partial(original, self, *args, **kwargs)
-        return ACTIVE.observer.optimizers.on_host(action, functools.partial(_save_schedule, self))
+        return ACTIVE.observer.optimizers.moves_on(
+            functools.partial(original, self, *args, **kwargs)
+        )
 
     return step
 
 
-def _save_schedule(scheduler: Any) -> Callable[[], None]:
-    schedulers: list[Any] = [scheduler]
-    for one in schedulers:  # those that it is made of, too
-        schedulers += getattr(one, "_schedulers", ())
-    groups = [group for one in schedulers for group in one.optimizer.param_groups]
-    return saved([*(one.__dict__ for one in schedulers), *groups])
-
-
-_SCALER = "torch.amp.grad_scaler.GradScaler"
-
-
-@around(f"{_SCALER}.scale", AT_FIRST_JIT)
-def _scale(original: Any, scaler: Any, outputs: Any) -> Any:
-    """Make scale and growth tracker before a pure call meets them: later calls find them."""
-    observer = ACTIVE.observer
-    on_device = scaler._device == pytorch.DEVICE_TYPE
-    if observer is not None and on_device and scaler.is_enabled() and scaler._scale is None:
-        scaler._lazy_init_scale_growth_tracker(torch.device(pytorch.DEVICE_TYPE))
-        observer.takes_over(scaler._scale)
-        observer.takes_over(scaler._growth_tracker)
-    return original(scaler, outputs)
-
-
-@around(f"{_SCALER}._maybe_opt_step", AT_FIRST_JIT)
+@around("torch.amp.grad_scaler.GradScaler._maybe_opt_step", AT_FIRST_JIT)
 def _maybe_opt_step(original: Any, scaler: Any, optimizer: Any, state: Any, *args, **kwargs) -> Any:
-    """Scalers look at values to skip a step: in a program each written storage chooses."""
-    found = list(state["found_inf_per_device"].values())
-    observer = ACTIVE.observer
+    """Have Python run at each call: it looks for infinite gradients, and skips the step."""
+    observer, found = ACTIVE.observer, state["found_inf_per_device"].values()
     if observer is None or not all(map(is_jax, found)):
         return original(scaler, optimizer, state, *args, **kwargs)
-    move_counts(optimizer)  # as a step does, before its entries are looked at
-    storages = observer.storages.all()  # they stay, and with them their ids
-    before = {id(memory): memory.array for memory in storages}
-    entries = {id(one): dict(one) for one in _dicts_of(optimizer)}
-    restore = saved(_dicts_of(optimizer))
-    observer.makes_state, made_before = False, observer.makes_state
-    result = optimizer.step(*args, **kwargs)
-    if (why := _why_not_skipped(optimizer, entries, observer.makes_state)) is not None:
-        restore()
-        for memory in storages:
-            memory.array = before[id(memory)]
-        raise NotTraceableError(why)
-    observer.makes_state = made_before
-    # state that the step has made, for later calls to find
-    before = {id(one.storage): one.old() for one in observer.storages.met} | before
-    observer.choose([sum(found) == 0], before)
-    return result
-
-
-def _dicts_of(optimizer: Any) -> list[dict]:
-    return [*optimizer.param_groups, *states_of(optimizer).values()]
-
-
-def _why_not_skipped(optimizer: Any, before: dict[int, dict], makes_state: bool) -> str | None:
-    """Return why the device cannot skip a step that set an entry, or made its state; or None."""
-    name = type(optimizer).__name__
-    if makes_state:  # its state is new: there is none to go back to
-        return (
-            f"the first step of {name} makes its state out of gradients, and GradScaler.step may "
-            "skip it: take it outside of the function, or drop pure=True."
-        )
-    for one in _dicts_of(optimizer):
-        known = before.get(id(one), {})
-        for key, value in one.items():
-            is_new = key not in known and isinstance(value, (torch.Tensor, dict))
-            if not is_new and value is not known.get(key, one):
-                return (
-                    f"a step of {name} sets its {key!r} on the host, where a program does not know "
-                    "that GradScaler.step skips one. Pass capturable=True to the optimizer if it "
-                    "has that, or drop pure=True."
-                )
-    return None
+    observer.refuse("GradScaler.step looks at a value")
+    with pytorch.no_dispatch_modes():
+        is_infinite = any(one.item() for one in found)
+    return None if is_infinite else optimizer.step(*args, **kwargs)

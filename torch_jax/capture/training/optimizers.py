@@ -8,7 +8,7 @@ it: a first step that makes it would be a program of its own, and each optimizer
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +60,7 @@ class Optimizers:
         self.read: dict[Read, float | None] = {}  # by steps, before any scheduler moved on
         self._numbers: dict[Read, float | None] = {}  # as steps and schedulers have left them
         self._running: list[_Step] = []
-        self._is_on_host = self._is_after_host = False
+        self._is_moving = self._has_moved = False  # whether a scheduler moves on, or has
 
     def note_gradient(self, tensor: torch.Tensor) -> Gradient:
         """Remember the ``.grad`` of a tensor before the call touches it."""
@@ -83,6 +83,8 @@ class Optimizers:
         for tensor in parameters_of(optimizer):
             gradient = self.note_gradient(tensor)
             gradient.passed |= gradient.before is tensor.grad is None and not gradient.reset
+        if self._has_moved:  # later calls read all numbers before
+            self.observer.refuse("an optimizer steps after a scheduler has moved on")
         move_counts(optimizer)
         self._stepped[id(optimizer)] = optimizer
         if any(optimizer is step.optimizer for step in self._running):
@@ -111,8 +113,7 @@ class Optimizers:
     def _number(self, optimizer: Any, index: int, key: str, part: int | None) -> Number:
         read = Read(optimizer, index, key, part)
         slot, self._numbers[read] = self.observer.tape.once(read, ())
-        if not self._is_after_host:
-            self.read.setdefault(read, self._numbers[read])
+        self.read.setdefault(read, self._numbers[read])
         return Number(self.observer, slot)
 
     def notice_set_numbers(self) -> None:
@@ -165,20 +166,20 @@ class Optimizers:
         for step in list(self._running):
             self.after_step(step.optimizer)
 
-    def on_host(self, action: Any, save: Any) -> Any:
-        """Run something at each call, here among its numbers; ``save`` gives what undoes it."""
-        if self._is_on_host:  # a scheduler moves those on that it is made of
-            return action()
+    def moves_on(self, step: Callable[[], Any]) -> None:
+        """Have a scheduler step, in this call and in each later one."""
+        if self._is_moving:  # one that is made of this
+            step()
+            return
         self.notice_set_numbers()
-        self._is_on_host = self._is_after_host = True
+        self._is_moving = self._has_moved = True
         try:
-            result = action()
+            step()
         finally:
-            self._is_on_host = False
-        self.observer.tape.record(action, (), result, needed=True, save=save)
+            self._is_moving = False
+        self.observer.tape.record(step, (), None, needed=True, has_effect=True)
         self.observer.tape.forget()
         self._numbers = {read: read.now() for read in self._numbers}
-        return result
 
     def world(self) -> list[tuple[Any, Any, Any]]:
         """Return what the steps relied on: dict, key and value of what must be the same object."""
@@ -277,15 +278,3 @@ def states_of(optimizer: Any) -> dict[int, dict]:
     """Return the states of parameters by their ids, and by the optimizer's own id all of it."""
     inner = {id(p): one for p, one in optimizer.state.items() if isinstance(one, dict)}
     return {id(optimizer): optimizer.state, **inner}
-
-
-def saved(dicts: Iterable[dict]) -> Callable[[], None]:
-    """Return a function that gives dicts back the entries that they have now."""
-    before = [(one, dict(one)) for one in dicts]
-
-    def restore() -> None:
-        for one, entries in before:
-            one.clear()
-            one.update(entries)
-
-    return restore
