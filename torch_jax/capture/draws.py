@@ -47,7 +47,7 @@ class Draws:
     """The draws of one observed call."""
 
     def __init__(self, observer: Any) -> None:
-        self._observer, self._tape = observer, observer.tape
+        self._observer = observer
         self._generators: dict[int, _Drawn] = {}
         self._sources: dict[bytes, Later] = {}  # of key words
         # states that were given out, and by which generator: whether each is fixed
@@ -80,16 +80,11 @@ class Draws:
         self._observer.host.note_made(state)
 
     def put_to(self, generator: Any, state: torch.Tensor) -> None:
-        """Note that a generator goes to a state: one of its own in this call, or one that stays."""
-        kept = _bytes_of(state)
-        if (fixed := self._states.get((id(generator), kept))) is None:
-            fixed = True
-            if not all(is_fixed for (_, one), is_fixed in self._states.items() if one == kept):
-                self._observer.refuse("a generator takes over the state of another")
-            elif not self._observer.host.is_made(state):
-                slot, _ = self._tape.once(_bytes_of, (self._tape.constant(state),))
-                self._tape.expect("the state that a generator takes over", slot)
-        self._of(generator).is_fixed = fixed
+        """Note that a generator goes to a state, which it had in this call."""
+        is_fixed = self._states.get((id(generator), _bytes_of(state)))
+        if is_fixed is None:
+            self._observer.refuse("a generator takes over a state that it had not in the call")
+        self._of(generator).is_fixed = is_fixed is not False
 
     def source(self, words: tuple[int, ...]) -> Any:
         """Return where a later call finds these key words; None where they are fixed."""

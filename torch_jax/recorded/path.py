@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
@@ -181,23 +181,15 @@ def cut() -> None:
     if State.count <= most:
         return
     with _cutting:
-        kept = {ROOT} | _lately(list(_programs.values())[::-1], most // 2)
+        kept = {ROOT}
+        for program, state in list(_programs.items())[::-1]:
+            way = kept.union(state.way())
+            if len(way) <= most // 2 or len(kept) == 1:
+                kept = way
+            else:
+                _programs.pop(program, None)
         for state in kept:
             for key, child in list(state.after.items()):
                 if child not in kept:
                     state.after.pop(key, None)
         State.count = len(kept)
-        for program, state in list(_programs.items()):
-            if state not in kept:
-                _programs.pop(program, None)
-
-
-def _lately(ends: Iterable[State], most: int) -> set[State]:
-    """Return the states on the ways to the latest graphs, as many as there is room for."""
-    kept: set[State] = set()
-    for end in ends:
-        way = set(end.way()) - kept
-        if kept and len(kept) + len(way) > most:
-            break
-        kept |= way
-    return kept

@@ -113,7 +113,6 @@ class Program:
         self.floats = Floats(steps, floats)
         self._doubles = frozenset(map(self.floats.places.__getitem__, _doubles(steps)))
         self._scalars = [at for at in self.floats.shared if at not in self._doubles]
-        self._last: tuple[Any, Any, Sequence[Any]] = None, None, ()  # numbers on the device
         self._kept = [_Kept() for _ in range(3 + len(self._scalars))]  # of vectors, and of these
         self._compiled: Any = None
         self._made = compilations.NOTHING  # by another thread
@@ -183,16 +182,6 @@ class Program:
         """Return what the program is given, all numbers on the host."""
         return *self._numbers(floats, integers), *arrays
 
-    def _kept_numbers(self, floats: Any, integers: Any) -> Sequence[Any]:
-        """Return the numbers of a run, on the device if they were those of the run before."""
-        last_floats, last_integers, known = self._last
-        if floats is last_floats and integers is last_integers:
-            return known
-        numbers = tuple(map(_Kept.of, self._kept, self._numbers(floats, integers)))
-        if not any(isinstance(one, np.ndarray | np.generic) for one in numbers):
-            self._last = floats, integers, numbers
-        return numbers
-
     def _numbers(self, floats: Any, integers: Any) -> tuple[Any, ...]:
         """Return the numbers of a run: floats in two widths where both are asked for, integers.
 
@@ -230,7 +219,7 @@ class Program:
         """Run over numbers and arrays; ``wanted`` are results' shardings, None for XLA's choice."""
         with x64(), at_once():
             if not sharding.Use.begun:
-                numbers = self._kept_numbers(floats, integers)
+                numbers = map(_Kept.of, self._kept, self._numbers(floats, integers))
                 results = jax_core.native(self._call)(*numbers, *arrays)
                 heap.trim()
                 return results
