@@ -22,12 +22,12 @@ from torch_jax.capture.arguments import Arguments
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.pure import Pure, recorded
 from torch_jax.capture.training import hooks
+from torch_jax.compiler.lowered import Lowered
 from torch_jax.core import absent
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.tracers import DataDependentError
 from torch_jax.memory.storage import give_back
-from torch_jax.recorded.elsewhere import Lowered
 from torch_jax.recorded.lazy import is_recording, observed
 
 P = ParamSpec("P")

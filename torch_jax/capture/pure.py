@@ -16,10 +16,10 @@ from __future__ import annotations
 import inspect
 import operator
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain, count
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -74,20 +74,20 @@ class Pure:
         self._function, self._arguments, self.history = function, arguments, history
         self._audits = audits
         self._kinds: dict[keys.CallKey, _Kind] = {}  # the latest last
+        self._used: OrderedDict[Replay, keys.CallKey] = OrderedDict()  # the last used last
         self._visits: Counter[int] = Counter()  # calls of forms that are not kept
-        self._calls = count()
         self._wait = self._waited = 0  # calls to record, since others disturbed those observed
         self.is_broken = False  # whether Python runs at each call, since the promise did not hold
 
     def clear(self) -> None:
-        self._kinds.clear()
-        self._visits.clear()
+        for known in (self._kinds, self._used, self._visits):
+            known.clear()
         self.is_broken = False
 
     def give_up(self, why: str, stacklevel: int = 6) -> None:
         """Have Python run at each call from now on, and say so."""
+        self.clear()
         self.is_broken = True
-        self._kinds.clear()
         self.history.gives_up(why, stacklevel + 1)
 
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -110,7 +110,7 @@ class Pure:
             try:
                 with forks.RUNNING:
                     result = replay(call)
-                self._used(kind, replay)
+                self._note_use(kind, replay)
                 return result
             except Changed as changed:
                 reason = str(changed)
@@ -118,10 +118,10 @@ class Pure:
             reason = kind.replays[0].forms.difference(call)
         return self._observe(call, reason, keeps=not shares)
 
-    def _used(self, kind: _Kind, replay: Replay) -> None:
-        replay.used = next(self._calls)
-        if kind.replays[:1] != [replay]:
-            with suppress(ValueError):  # another thread may have dropped it
+    def _note_use(self, kind: _Kind, replay: Replay) -> None:
+        with suppress(KeyError, ValueError):  # another thread may have dropped it
+            self._used.move_to_end(replay)
+            if kind.replays[:1] != [replay]:
                 kind.replays.remove(replay)
                 kind.replays.insert(0, replay)
 
@@ -191,7 +191,7 @@ class Pure:
     def _audit(self, kind: _Kind, replay: Replay, call: SortedCall) -> Any:
         """Run the function, and compare what it did with what was kept."""
         numbers = {read: read.now() for read in replay.guards.numbers}
-        self._used(kind, replay)
+        self._note_use(kind, replay)
         with self.history.recorded_call():
             found = self._observed(kind, call)
         if found.refusal is OF_OTHERS:
@@ -207,6 +207,7 @@ class Pure:
             return found.result
         if new is not None and is_first and kind.forgives(call):
             kind.replays.remove(replay)
+            self._used.pop(replay, None)
             self._keep(call.key, kind, new)
             return found.result
         text = (
@@ -215,7 +216,7 @@ class Pure:
             "changes but tensors"
         )
         if self._audits == "error":
-            self._kinds.clear()
+            self.clear()
             raise audit.VerificationError(text)
         self.give_up(f"{text}. Its Python runs at each call from now on")
         return found.result
@@ -224,15 +225,14 @@ class Pure:
         """Keep a program, and forget those that were not used for longest, if they are too many."""
         self._kinds.pop(key, None)
         self._kinds[key] = kind
-        replay.used = next(self._calls)
         kind.replays.insert(0, replay)
-        kinds = list(self._kinds.items())
-        known = [(one.used, at, of, one) for at, of in kinds for one in of.replays]
-        known.sort(key=operator.itemgetter(0))
-        for _, at, of, oldest in known[: -config.get("jit_cache_size")]:
-            of.replays.remove(oldest)
-            if not of.replays:
-                self._kinds.pop(at, None)
+        self._used[replay] = key
+        while len(self._used) > config.get("jit_cache_size"):
+            with suppress(KeyError, ValueError):  # another thread may have dropped it
+                oldest, at = self._used.popitem(last=False)
+                self._kinds[at].replays.remove(oldest)
+                if not self._kinds[at].replays:
+                    del self._kinds[at]
 
 
 def recorded(function: Any, history: History, args: tuple, kwargs: dict[str, Any]) -> Any:

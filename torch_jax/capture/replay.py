@@ -32,7 +32,6 @@ class Replay:
         self.forms, self.left, self.backward = forms, left, backward
         self.calls, self._due = 1, 2  # so far, and at the next audit
         self.is_audited = False  # whether an audit has found no difference, or may find none
-        self.used = 0  # when it was used last, as the number of a call
         self._tape, self._generators = observer.tape, observer.draws.end()
         self._numbers = Numbers(observer.draws, graph.state, graph.numbers)
         self._tape.prune({slot for _, slot in self._numbers.slots})
