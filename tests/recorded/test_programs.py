@@ -55,14 +55,13 @@ def step_of(optimizer: Any, layers: int) -> Any:
 def programs(monkeypatch):
     """The programs that are compiled for recordings, lowered."""
     found = []
-    original = recorded_program.Program._compile
+    original = recorded_program.Program.compile
 
-    def compile_(self, forms):
-        forms = list(forms)
-        found.append((self, self._call.lower(*forms).as_text()))
-        return original(self, forms)
+    def compile_(self, from_run, given, report):
+        found.append((self, self.lower(given).as_text()))
+        return original(self, from_run, given, report)
 
-    monkeypatch.setattr(recorded_program.Program, "_compile", compile_)
+    monkeypatch.setattr(recorded_program.Program, "compile", compile_)
     return found
 
 

@@ -274,6 +274,7 @@ def observe(observer: Observer, function: Callable[..., Any], call: SortedCall) 
     observer.leaves, left = [], None
     if replay is not None and observer.history.is_differentiable:  # a graph keeps nothing
         result = [replay.of_observed(call, observer, result)]
+    observer.outputs = []  # which a cycle of references would hold
     return Observed(result[0], replay if observer.refusal is None else None, observer.refusal)
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -115,7 +115,7 @@ class Program:
         self._scalars = [at for at in self.floats.shared if at not in self._doubles]
         self._kept = [_Kept() for _ in range(3 + len(self._scalars))]  # of vectors, and of these
         self._compiled: Any = None
-        self._made = compilations.NOTHING  # by another thread
+        self._made = compilations.NOTHING  # by the thread that compiles
         jitted: Any = functools.partial(
             jax.jit,
             fusion.bounded(_function(steps, outputs, self)),
@@ -134,34 +134,22 @@ class Program:
         """Return the places of results among its outputs, by their numbers."""
         return {node: at for at, node in enumerate(self.outputs)}
 
-    def compile(self, given: Numbered) -> float:
-        """Compile for what the first call will be given; returns how many seconds that took."""
-        with x64(), progress.program("a recorded graph"):
-            return self._compile(self._as_arrays(*given))
-
-    def _compile(self, forms: Iterable[Any]) -> float:
-        start = time.perf_counter()
-        lowered = self._call.lower(*forms)
-        self._call = lowered.compile(options.of_lowered(lowered) | self.given_options)
-        return time.perf_counter() - start
-
-    def compile_aside(
-        self, from_run: int, given: Numbered, report: Callable[[float], None]
-    ) -> None:
+    def compile(self, from_run: int, given: Numbered, report: Callable[[float], None]) -> None:
         """Compile on another thread, where ``report`` is called with the seconds that it took."""
         self.from_run = from_run
         forms = self._forms(given)
 
         def compile_() -> None:
-            before = compilations.here()
-            seconds = self._compile(forms)
+            start, before = time.perf_counter(), compilations.here()
+            lowered = self._call.lower(*forms)
+            self._call = lowered.compile(options.of_lowered(lowered) | self.given_options)
             self._made = compilations.here().minus(before)
-            report(seconds)
+            report(time.perf_counter() - start)
 
         self._compiled = WORKER.submit(compile_, ())
 
     def wait(self) -> None:
-        """Wait until it has been compiled aside, if it is."""
+        """Wait until it has been compiled."""
         if self._compiled is not None:
             with progress.program("a recorded graph"):
                 self._compiled.wait()

@@ -133,8 +133,9 @@ class Recording:
     def _program(self, state: State, nodes: list, given: Numbered) -> Program | None:
         """Return the program of a graph; None if its operators are to run one by one.
 
-        It is compiled on another thread in the run before the first that takes it. That run is
-        fixed beforehand, so that results are no matter of a thread's speed.
+        It is compiled on another thread, where operators can run one by one in the run before the
+        first that takes it. That run is fixed beforehand, so that results are no matter of a
+        thread's speed.
         """
         if self.at_once:  # it ends where a new graph begins
             return None
@@ -149,10 +150,7 @@ class Recording:
         program, is_new = program_for(state, nodes, given, not self.recorder.is_patient, listener)
         if is_new:
             report = functools.partial(COUNTS.compiled, explain(state, program))
-            if self.first_compiled() > 1:
-                program.compile_aside(state.runs + 1, given, report)
-            else:
-                report(program.compile(given))
+            program.compile(state.runs + (self.first_compiled() > 1), given, report)
             path.keep(state, program)
         if state.runs < program.from_run:
             return None
