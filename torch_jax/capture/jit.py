@@ -17,11 +17,10 @@ from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 import torch
 
 from torch_jax._private import jax_core, pytorch
-from torch_jax.capture import history, keys
+from torch_jax.capture import history, hooks, keys
 from torch_jax.capture.arguments import Arguments
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.pure import Pure, recorded
-from torch_jax.capture.training import hooks
 from torch_jax.compiler.lowered import Lowered
 from torch_jax.core import absent
 from torch_jax.core.active import ACTIVE

@@ -23,9 +23,9 @@ from torch.overrides import TorchFunctionMode
 from torch_jax._private import dynamo, pytorch
 from torch_jax.capture.cpu_tensors import ITEM, Host, goes_to, is_host, looks_at
 from torch_jax.capture.draws import Draws
+from torch_jax.capture.optimizers import Optimizers
 from torch_jax.capture.storages import OfResult, Storages, outline
 from torch_jax.capture.tape import Tape
-from torch_jax.capture.training.optimizers import Optimizers
 from torch_jax.core import autograd_nodes, errors, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.collection import no_collection

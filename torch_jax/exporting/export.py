@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from torch_jax._private import pytorch
 from torch_jax._version import __version__
 from torch_jax.budgets import ELEMENTS_OF_A_SMALL_CONSTANT
-from torch_jax.capture.training import hooks
+from torch_jax.capture import hooks
 from torch_jax.core import waking
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64

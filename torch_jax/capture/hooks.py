@@ -17,7 +17,7 @@ from torch.optim.optimizer import (
 )
 
 from torch_jax._private import pytorch
-from torch_jax.capture.training.optimizers import move_counts, parameters_of
+from torch_jax.capture.optimizers import move_counts, parameters_of
 from torch_jax.core import patching
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, around, patch
