@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -110,7 +110,7 @@ def _patch_schedulers(_kind: Any) -> Any:
 
 def _schedulers() -> Iterator[Any]:
     """Yield the classes that define how a scheduler steps."""
-    kinds: list[Any] = [LRScheduler, ReduceLROnPlateau]
+    kinds: list[Any] = [LRScheduler]
     while kinds:
         kind = kinds.pop()
         kinds += kind.__subclasses__()
@@ -123,9 +123,8 @@ def _on_host(original: Any) -> Any:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if ACTIVE.observer is None:
             return original(self, *args, **kwargs)
-        return ACTIVE.observer.optimizers.moves_on(
-            functools.partial(original, self, *args, **kwargs)
-        )
+        moves = functools.partial(original, self, *args, **kwargs)
+        return ACTIVE.observer.optimizers.moves_on(moves)
 
     return step
 

@@ -189,8 +189,6 @@ class Jitted(Generic[P, R]):
             return self.function(*args, **kwargs)  # part of a larger program
         hooks.install()
         given: Any = self._arguments.padded(args, kwargs) if self.dynamic else (args, kwargs)
-        if not ACTIVE.call_trees:
-            return self._call(*given)
         with ExitStack() as traces:
             for trace in ACTIVE.call_trees:
                 traces.enter_context(trace.compiled_function(self.history.name))

@@ -20,7 +20,7 @@ from torch_jax.capture.tape import Changed
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.numbers import Number, plain
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory.storage import is_jax, tensors_in
 
 
 def parameters_of(value: Any) -> Iterator[torch.Tensor]:
@@ -243,13 +243,11 @@ class Read:
 
 def init_group(optimizer: Any, original: Any, group: dict, *lists: Any, **named: Any) -> Any:
     """Call the ``original`` ``_init_group`` of an optimizer, whose new state is seen as older."""
-    states = optimizer.state
-    known = {id(value) for state in states_of(optimizer).values() for value in state.values()}
-    result = original(group, *lists, **named)
-    for parameter in group["params"]:
-        for value in states.get(parameter, {}).values():
-            if isinstance(value, torch.Tensor) and is_jax(value) and id(value) not in known:
-                ACTIVE.observer.takes_over(value)
+    result, observer = original(group, *lists, **named), ACTIVE.observer
+    states = [optimizer.state.get(parameter, {}) for parameter in group["params"]]
+    for value in tensors_in(states):
+        if observer.storages.is_made(value.untyped_storage()):
+            observer.takes_over(value)
     return result
 
 

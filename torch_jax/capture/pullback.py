@@ -68,7 +68,7 @@ class Pullback:
         for at, one in enumerate(given):
             observer.storages.makes(one)
             observer.storages.comes_from(storage.held_by(one), OfGradient(at))
-        before = {id(memory): memory.array for memory in observer.storages.all()}
+        before = {id(one.storage): one.storage.array for one in observer.storages.met}
         is_not_run = Listener(takes_checks=True)
         with lazy.observed(is_not_run), observer.watching(), _without_hooks(inputs):
             try:
@@ -159,9 +159,7 @@ def _refuse_entangled(observer: Observer, inputs: list[torch.Tensor]) -> None:
 def _take_back_writes(observer: Observer, before: dict[int, Any]) -> None:
     """Undo what the recorded backward pass has written: its program gives gradients only."""
     for one in observer.storages.met:
-        old = before.get(id(one.storage))
-        old = one.old() if old is None else old  # met by the backward pass
-        new = one.storage.array
+        old, new = before.get(id(one.storage), one.old()), one.storage.array
         if observer.storages.is_of_others(new):
             observer.disturb()
         elif new is not old:

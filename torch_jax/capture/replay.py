@@ -58,9 +58,9 @@ class Replay:
 
     def changed(self, call: SortedCall) -> str | None:
         """Return why the program does not serve a call of these forms; None where it does."""
-        why, is_fixed = self.memories.changed(call) or self.guards.changed(), self.memories.is_fixed
-        written = self._launch.written
-        if why is None and any(is_fixed(written, part) for part in call.parts.values()):
+        why = self.memories.changed(call) or self.guards.changed()
+        are_parts = functools.partial(self.memories.is_fixed, self._launch.written)
+        if why is None and any(map(are_parts, call.parts.values())):
             why = "it writes into what an argument is a part of"
         if why is None and not self._launch.proves(call, self.memories):
             why = "an index is out of range, or may be"

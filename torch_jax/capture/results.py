@@ -74,17 +74,11 @@ class NewTensor(NamedTuple):
     is_spent: bool  # whether a backward pass inside the function has gone through its graph
 
 
-class InputView(NamedTuple):
-    """A new tensor over the memory of an argument, by its place, or of an older tensor."""
+class Older(NamedTuple):
+    """An argument, by its place, or an older tensor; with a form, a new tensor over its memory."""
 
     owner: Any
-    form: Form
-
-
-class Argument(NamedTuple):
-    """An argument itself, by its place among the arguments."""
-
-    place: int
+    form: Form | None = None
 
 
 class GradientOf(NamedTuple):
@@ -151,13 +145,12 @@ class Call:
             return leaf.value
         if kind is NewTensor:
             return self._tensor(leaf)
-        if kind is Argument:
-            return self.arguments[leaf.place]
         if kind is GradientOf:
             return trees.owned(leaf.owner, self.arguments).grad
         if kind is FixedTensor:
             return leaf.form.over(storage.wrap(leaf.made.array).untyped_storage())
-        return leaf.form.over(trees.owned(leaf.owner, self.arguments).untyped_storage())
+        older = trees.owned(leaf.owner, self.arguments)
+        return older if leaf.form is None else leaf.form.over(older.untyped_storage())
 
     def _tensor(self, leaf: NewTensor) -> torch.Tensor:
         if (tensor := self._tensors.get(leaf.number)) is not None:
@@ -196,7 +189,7 @@ class Results:
     def _leaf(self, value: Any) -> Any:
         owner = self._observer.owner(value)
         if type(owner) is int and not isinstance(value, _PLAIN):
-            return Argument(owner)
+            return Older(owner)
         if not isinstance(value, torch.Tensor):
             if not isinstance(value, _PLAIN) and not callable(value):
                 self._observer.refuse(f"it returns a {type(value).__name__}")
@@ -218,7 +211,7 @@ class Results:
             if self._wants_gradient(value):
                 self._observer.refuse("it returns a view of an older tensor that wants gradients")
             older = self._observer.storages.met[place].tensor
-            return InputView(self._observer.owner(older), Form.of(value))
+            return Older(self._observer.owner(older), Form.of(value))
         if not self._observer.storages.is_made(memory):  # an older tensor
             return Same(value)
         is_spent = self._wants_gradient(value) and id(value) not in self._connected
@@ -242,9 +235,10 @@ class Results:
 def _alike(was: Any, now: Any) -> bool:
     if type(was) is not type(now):
         return False
-    if isinstance(was, FixedTensor | InputView):
-        is_same = isinstance(was, InputView) or was.made.is_same(now.made)
-        return is_same and was.form == now.form
+    if isinstance(was, Older):
+        return was.form == now.form and (was.form is not None or was.owner == now.owner)
+    if isinstance(was, FixedTensor):
+        return was.form == now.form and was.made.is_same(now.made)
     if isinstance(was, GradientOf):
         return was.owner is now.owner
     if not isinstance(was, Same):

@@ -142,10 +142,6 @@ class Storages:
         found += [pair for pair in made if type(self.source(pair[1])) is not Fixed]
         return [pair for pair in found if type(pair[1]) is not Node]
 
-    def all(self) -> list[Any]:
-        """Return the storages that the call has met or made, and that still exist."""
-        return [*(one.storage for one in self.met), *self._made.values()]
-
     def computed(self) -> list[Any]:
         """Return the storages that hold what the call has computed, and that still exist."""
         made = [(one, one.array) for one in list(self._made.values())]

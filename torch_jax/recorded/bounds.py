@@ -39,8 +39,6 @@ from torch_jax.recorded.path import (
 # The least and the greatest of an array's elements; None for what are no integers.
 Interval = tuple[int, int] | None
 
-_BOTH = (0, 1)
-
 
 class Check:
     """The check of an operator's indices, and the operators of the graph that have made these."""
@@ -83,20 +81,18 @@ class Check:
         if not (self.given or self._moves):
             return None
         if self._by_elements is None:
-            if not self._moves and self._holds_between(self._given_of(arrays)):
+            if not self._moves and self._holds_between(arrays):
                 return True
             self._by_elements = self._program(integers) or self._between
         with x64():
             return self._by_elements(arrays, integers)
 
-    def _given_of(self, arrays: Any) -> dict[int, Interval]:
-        return {at: _of_value(arrays[at]) for at in self.given}
-
     def _between(self, arrays: Any, integers: list | None) -> bool | None:
-        return self.holds_for(self._given_of(arrays), integers) or None
+        return self.holds_for({at: _of_value(arrays[at]) for at in self.given}, integers) or None
 
-    def _holds_between(self, given: dict[int, Interval]) -> bool:
+    def _holds_between(self, arrays: Any) -> bool:
         """Return whether it holds for all arrays between these, and those that were proved so."""
+        given = {at: _of_value(arrays[at]) for at in self.given}
         wider = {at: _hull(one, self._proved.get(at, one)) for at, one in given.items()}
         for tried in () if wider == self._proved else (wider, given):
             if self.holds_for(tried):
@@ -180,7 +176,7 @@ def _whole(aval: Any) -> Interval:
     """Return the interval of all values of a dtype."""
     dtype = getattr(aval, "dtype", None)
     if dtype == np.bool_:
-        return _BOTH
+        return 0, 1
     if not isinstance(dtype, np.dtype) or dtype.kind not in "iu":  # keys of JAX's have own dtypes
         return None
     info = np.iinfo(dtype)
