@@ -31,7 +31,6 @@ FACTS = {
     "ops.fft": "_AT_ONCE",
     "ops.gamma": "",
     "ops.special": "",
-    "recorded.bounds": "_BOTH",
     "recorded.path": "",
     "startup.start": "",
     "target": "CUDNN",

@@ -83,7 +83,7 @@ class Draws:
         """Note that a generator goes to a state, which it had in this call."""
         is_fixed = self._states.get((id(generator), _bytes_of(state)))
         if is_fixed is None:
-            self._observer.refuse("a generator takes over a state that it had not in the call")
+            self._observer.refuse("a generator takes over the state of another, or an older one")
         self._of(generator).is_fixed = is_fixed is not False
 
     def source(self, words: tuple[int, ...]) -> Any:
