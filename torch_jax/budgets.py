@@ -144,9 +144,6 @@ CALLS_BEFORE_HINT = 50
 SHARE_WORTH_A_HINT = 0.3
 # Size of a constant, in a program that JAX makes, that is worth a warning.
 BYTES_WORTH_A_WARNING = 1 << 20
-# New arrays of a call from which on Python's garbage collector waits for the end of the call: a few
-# such calls would start it.
-ARRAYS_WORTH_CALM = 50
 
 # --- Rows of reports ------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from torch_jax._private import functorch, pytorch
 from torch_jax.capture.cpu_tensors import OfHost
 from torch_jax.capture.draws import Numbers
 from torch_jax.capture.observer import Observer
-from torch_jax.capture.results import Call, Form, LeftBehind
+from torch_jax.capture.results import Call, LeftBehind
 from torch_jax.capture.storages import OfResult, OfStorage
 from torch_jax.core import autograd_nodes, tracers, trees
 from torch_jax.core.active import ACTIVE
@@ -31,6 +31,7 @@ from torch_jax.core.node import Node
 from torch_jax.core.patching import AT_FIRST_JIT, around
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
+from torch_jax.memory.forms import Form
 from torch_jax.recorded import lazy
 from torch_jax.recorded.program import Listener, Program
 
@@ -98,8 +99,10 @@ class Pullback:
         self._made: list[tuple[Any, Form] | None] = [
             None if g is None else (_place(observer, storage.held_by(g)), Form.of(g)) for g in found
         ]
-        nodes = [one[0] for one in self._made if one is not None and type(one[0]) is int]
-        self._program = Program(state, tuple(dict.fromkeys(nodes)), (), arrays)
+        nodes = {one[0] for one in self._made if one is not None and type(one[0]) is int}
+        known = (one for one in state.programs if one.places.keys() == nodes and not one.donated)
+        self._program = next(known, None) or Program(state, tuple(sorted(nodes)), (), arrays)
+        state.programs = list({*state.programs, self._program})  # an audited call has the same
 
     def connect(
         self, call: Call, leaves: Sequence[Any], storages: list[Any], outputs: list[Any], drawn: Any

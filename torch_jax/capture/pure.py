@@ -33,9 +33,10 @@ from torch_jax.capture.keys import Forms
 from torch_jax.capture.observer import OF_OTHERS, Observer, Refusal, raise_failed_checks
 from torch_jax.capture.pullback import Pullback, await_gradients
 from torch_jax.capture.replay import Replay
-from torch_jax.capture.results import Form, LeftBehind, describe
+from torch_jax.capture.results import LeftBehind, describe
 from torch_jax.capture.tape import Changed
 from torch_jax.core import compilations, forks, trees
+from torch_jax.memory.forms import Form
 from torch_jax.memory.storage import is_jax_tensor, memory_of
 from torch_jax.recorded.lazy import observed
 from torch_jax.recorded.one_by_one import compile_nothing

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter, is_
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch.autograd.graph import increment_version
 
 from torch_jax import config
 from torch_jax._private import pytorch
-from torch_jax.budgets import ARRAYS_WORTH_CALM
 from torch_jax.capture.arguments import SortedCall
 from torch_jax.capture.draws import Numbers
 from torch_jax.capture.guards import Guards, Memories
@@ -148,8 +146,6 @@ class Launch:
         results += [len(places) + at for at in kept]
         arrays = [storages.met[at].storage.array for at in lent]
         self._lending = lent, [Lent(array.shape, array.dtype) for array in arrays], results
-        many = len(places) > ARRAYS_WORTH_CALM
-        self._calm: Callable[[], Any] = no_collection if many else contextlib.nullcontext
 
     def proves(self, call: Any, memories: Any) -> bool:
         """Return whether the checks that the program leaves out hold for the arrays of a call."""
@@ -166,7 +162,7 @@ class Launch:
         others = [source.read(leaves) for source in self._others]
         while True:
             try:
-                with self._calm():
+                with no_collection():  # many new arrays would start one
                     return self._run(storages, others, numbers)
             except TracedElsewhere:  # another thread has lent a memory, or has only recorded it
                 for memory in storages:

@@ -4,9 +4,8 @@ A check of indices looks at values, and would run what is recorded. But the indi
 ``topk``, ``argmax`` or ``arange`` give cannot be out of range for any data: interval
 arithmetic over the jaxprs that made them proves it, once for a graph. On the CPU it is asked again
 at each call, with the least and the greatest of the arrays that the graph is given: labels that a
-step takes. Where these prove nothing, as of labels of which some mean "ignore", and of a window on
-an array, as a batch is on a long text, the check itself is computed of the arrays. What depends on
-other values is checked when these are known.
+step takes. Where these prove nothing, as of labels of which some mean "ignore", the check itself is
+computed of the arrays. What depends on other values is checked when these are known.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import functools
 import itertools
 import math
 import operator
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from torch_jax._private.jaxprs import called_once, core
+from torch_jax.budgets import PLACES_REMEMBERED
 from torch_jax.compiler import options
 from torch_jax.core.x64 import x64
 from torch_jax.recorded.one_by_one import Operands
@@ -59,9 +60,8 @@ class Check:
         self._making = making[::-1]
         steps = [step for _, step, _ in making]
         self.given = {s.at for step in steps for s in _bounding(step) if isinstance(s, Given)}
-        # whether it takes windows on arrays, or integers that differ from run to run
-        operands = itertools.chain.from_iterable(step.sources for step in steps)
-        self._moves = any(getattr(one, "is_start", _is_integer(one)) for one in operands)
+        # whether it takes integers that differ from run to run
+        self._moves = any(map(_is_integer, itertools.chain(*(step.sources for step in steps))))
         self._proved: dict[int, Interval] = {}  # the widest intervals of these that it holds for
         # once intervals did not prove it
         self._by_elements: Callable[[Any, Any], Any] | None = None
@@ -81,18 +81,19 @@ class Check:
         if not (self.given or self._moves):
             return None
         if self._by_elements is None:
-            if not self._moves and self._holds_between(arrays):
+            if (self._between if self._moves else self._has_held)(arrays, integers):
                 return True
             self._by_elements = self._program(integers) or self._between
         with x64():
             return self._by_elements(arrays, integers)
 
     def _between(self, arrays: Any, integers: list | None) -> bool | None:
-        return self.holds_for({at: _of_value(arrays[at]) for at in self.given}, integers) or None
+        """Return whether it holds for all arrays between these; None where it may."""
+        return self.holds_for({at: _of_array(arrays[at]) for at in self.given}, integers) or None
 
-    def _holds_between(self, arrays: Any) -> bool:
+    def _has_held(self, arrays: Any, _integers: Any) -> bool:
         """Return whether it holds for all arrays between these, and those that were proved so."""
-        given = {at: _of_value(arrays[at]) for at in self.given}
+        given = {at: _of_array(arrays[at]) for at in self.given}
         wider = {at: _hull(one, self._proved.get(at, one)) for at, one in given.items()}
         for tried in () if wider == self._proved else (wider, given):
             if self.holds_for(tried):
@@ -189,6 +190,21 @@ def _of_value(value: Any) -> Interval:
     if array.dtype.kind not in "biu" or not array.size:
         return None
     return int(array.min()), int(array.max())
+
+
+def _of_array(array: Any) -> Interval:
+    """Return the interval of an array that the graph is given: it never changes, as a long text."""
+    reference, found = _known.get(id(array), (None, None))
+    if reference is None or reference() is not array:
+        found = _of_value(array)
+        if isinstance(array, jax.Array):
+            _known[id(array)] = weakref.ref(array), found
+            if len(_known) > PLACES_REMEMBERED:
+                _known.clear()
+    return found
+
+
+_known: dict[int, tuple[Any, Interval]] = {}
 
 
 def intervals(closed: Any, operands: Sequence[Interval]) -> list[Interval]:
