@@ -12,8 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_jax
 from tests.support.compare import assert_same
-from tests.support.jitted import both
+from tests.support.jitted import assert_skipped, both
 from tests.support.values import ones, randn
+from torch_jax.core import compilations
 
 
 def network() -> nn.Module:
@@ -335,3 +336,14 @@ def test_gradients_in_a_batch(compile):
         outputs, wanted = compiled(x), (x, *model.parameters())
         found = torch.autograd.grad(outputs, wanted, seeds, is_grads_batched=True)
         assert_same(found, expected)
+
+
+def test_audits_of_a_model_in_a_loop_compile_nothing():
+    model, x = torch_jax.jit(network(), pure=True), randn(2, 3)
+    for _ in range(2):
+        model(x).sum().backward()
+    before = compilations.here()
+    for _ in range(7):  # two audits
+        model(x).sum().backward()
+    assert compilations.here().minus(before) == compilations.NOTHING
+    assert_skipped(model)
