@@ -186,7 +186,7 @@ class Observer(Listener):
         if is_differentiable and not is_of_call:
             self.wanted[id(tensor)] = tensor
             if tensor.is_leaf:
-                self.optimizers.note_gradient(tensor)
+                self.optimizers.note_gradient(tensor, is_asked=False)
 
     def remember(self, tensor: torch.Tensor) -> None:
         """Note what an older tensor is, of which the call may change more than the elements."""

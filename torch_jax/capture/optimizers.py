@@ -38,6 +38,7 @@ class Gradient:
     def __init__(self, tensor: torch.Tensor):
         self.tensor, self.before, self.reset = tensor, tensor.grad, False
         self.passed = False  # whether an optimizer has passed the tensor over, as there was none
+        self.is_asked = False  # whether the call has asked for it, as a backward pass also does
         self.place: int | None = None  # among the arguments, if it is one
 
 
@@ -62,9 +63,11 @@ class Optimizers:
         self._running: list[_Step] = []
         self._is_moving = self._has_moved = False  # whether a scheduler moves on, or has
 
-    def note_gradient(self, tensor: torch.Tensor) -> Gradient:
+    def note_gradient(self, tensor: torch.Tensor, is_asked: bool = True) -> Gradient:
         """Remember the ``.grad`` of a tensor before the call touches it."""
-        return self.gradients.setdefault(id(tensor), Gradient(tensor))
+        gradient = self.gradients.setdefault(id(tensor), Gradient(tensor))
+        gradient.is_asked |= is_asked
+        return gradient
 
     def resets_gradient(self, tensor: torch.Tensor) -> None:
         """Note that ``tensor.grad`` is dropped; one that was not read before needs no guard."""

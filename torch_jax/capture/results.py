@@ -314,7 +314,7 @@ def _gradients(observer: Observer, results: Results) -> tuple[list, list, list]:
         known.place = owner if type(owner) is int else None
         if was_read := observer.optimizers.was_read(before):
             moving.append((owner, before))
-        elif before is None and not known.reset:
+        elif before is None and not known.reset and (known.is_asked or observer.went_back):
             without.append(owner)
         if before is after and not known.reset:
             continue
