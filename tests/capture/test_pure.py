@@ -105,6 +105,16 @@ def test_a_part_that_is_returned_is_given_by_value():
     assert len(runs) == 1
 
 
+@pytest.mark.parametrize(
+    "make", [lambda x: x * 2, lambda x: x[:1], lambda x: torch.zeros(2, device="jax")]
+)
+def test_a_tensor_that_is_returned_twice_is_one(make):
+    function = pure(lambda x: (lambda one: {"a": one, "b": [one, one[:1]]})(make(x)))
+    for x in (ones(), ones(), ones().requires_grad_(), ones().requires_grad_()):
+        found = function(x)
+        assert found["a"] is found["b"][0] is not found["b"][1]
+
+
 def test_results_that_share_memory_share_it_in_later_calls():
     function, runs = counted(lambda x: (lambda y: (y[0], y, y[0:2]))(x * 2))
     with config.temporarily("jit_check_every", 0):

@@ -117,9 +117,8 @@ class Pullback:
         )
         results = [built[at] for at in self._positions]
         connected = _Connected.apply(self, saved, results, held, drawn, *inputs)
-        for at, tensor in zip(self._positions, connected, strict=True):
-            built[at] = tensor
-        return trees.unflatten(template.form, built)
+        instead = dict(zip(map(id, results), connected, strict=True))
+        return trees.unflatten(template.form, [instead.get(id(one), one) for one in built])
 
     def run(self, saved: list[Any], gradients: Sequence[torch.Tensor], drawn_from: Any) -> list:
         """Return the gradients of the inputs."""

@@ -46,6 +46,7 @@ class Older(NamedTuple):
 
     owner: Any
     form: Form | None = None
+    number: int = -1  # of the new tensor object
 
 
 class GradientOf(NamedTuple):
@@ -65,6 +66,7 @@ class FixedTensor(NamedTuple):
 
     made: Fixed
     form: Form
+    number: int  # of the tensor object
 
 
 @functools.cache
@@ -110,18 +112,19 @@ class Call:
         kind = type(leaf)
         if kind is Same:
             return leaf.value
-        if kind is NewTensor:
-            return self._tensor(leaf)
         if kind is GradientOf:
             return trees.owned(leaf.owner, self.arguments).grad
-        if kind is FixedTensor:
-            return leaf.form.over(storage.wrap(leaf.made.array).untyped_storage())
-        older = trees.owned(leaf.owner, self.arguments)
-        return older if leaf.form is None else leaf.form.over(older.untyped_storage())
+        if kind is Older and leaf.form is None:
+            return trees.owned(leaf.owner, self.arguments)
+        if (tensor := self._tensors.get(leaf.number)) is None:
+            tensor = self._tensors[leaf.number] = self._new(leaf)
+        return tensor
 
-    def _tensor(self, leaf: NewTensor) -> torch.Tensor:
-        if (tensor := self._tensors.get(leaf.number)) is not None:
-            return tensor
+    def _new(self, leaf: Any) -> torch.Tensor:
+        if type(leaf) is FixedTensor:
+            return leaf.form.over(storage.wrap(leaf.made.array).untyped_storage())
+        if type(leaf) is Older:
+            return leaf.form.over(trees.owned(leaf.owner, self.arguments).untyped_storage())
         memory, array = self._storages.get(leaf.output), self.outputs[leaf.output]
         if memory is None and leaf.is_whole:
             tensor = storage.wrap(array, leaf.form.dtype)
@@ -132,7 +135,6 @@ class Call:
         if leaf.is_spent:
             with torch.enable_grad():
                 tensor, _ = _spent()(tensor, _ANCHOR)
-        self._tensors[leaf.number] = tensor
         return tensor
 
 
@@ -172,24 +174,24 @@ class Results:
     def _on_device(self, value: torch.Tensor) -> Any:
         if id(value) in self._found:
             return GradientOf(self._observer.owner(self._found[id(value)]))
+        number = self._numbers.setdefault(id(value), len(self._numbers))
         memory: Any = value.untyped_storage()
         place = self._observer.storages.place_of(memory)
         if place is not None and id(value) not in self._known:
             if self._wants_gradient(value):
                 self._observer.refuse("it returns a view of an older tensor that wants gradients")
             older = self._observer.storages.met[place].tensor
-            return Older(self._observer.owner(older), Form.of(value))
+            return Older(self._observer.owner(older), Form.of(value), number)
         if not self._observer.storages.is_made(memory):  # an older tensor
             return Same(value)
         is_spent = self._wants_gradient(value) and id(value) not in self._connected
         if is_spent and (value.grad_fn is None or not autograd_nodes.is_spent(value)):
             self._observer.refuse("it gives out a tensor of which gradients are wanted elsewhere")
         if type(memory.array) is not Node:
-            return FixedTensor(Fixed(memory.array), Form.of(value))
+            return FixedTensor(Fixed(memory.array), Form.of(value), number)
         at = self._outputs.setdefault(id(memory), len(self.new))
         if at == len(self.new):
             self.new.append(memory)
-        number = self._numbers.setdefault(id(value), len(self._numbers))
         form = Form.of(value)
         is_whole = storage.is_whole(value, storage.held_by(value)) and value.numel() > 0
         is_plain = form.is_of_mode() and not (form.conj or form.neg)
@@ -203,9 +205,9 @@ def _alike(was: Any, now: Any) -> bool:
     if type(was) is not type(now):
         return False
     if isinstance(was, Older):
-        return was.form == now.form and (was.form is not None or was.owner == now.owner)
+        return was[1:] == now[1:] and (was.form is not None or was.owner == now.owner)
     if isinstance(was, FixedTensor):
-        return was.form == now.form and was.made.is_same(now.made)
+        return was[1:] == now[1:] and was.made.is_same(now.made)
     if isinstance(was, GradientOf):
         return was.owner is now.owner
     if not isinstance(was, Same):
@@ -292,17 +294,18 @@ def _number(observer: Observer, memory: Any) -> int:
 
 
 def _connected(observer: Observer, leaves: list[Any]) -> list[int]:
-    """Return which leaves of the result have gradients that the function leaves to its caller."""
+    """Return which leaves have gradients that the function leaves to its caller, each once."""
     if observer.went_back:
         return []
-    return [
-        at
+    found = {
+        id(leaf): at
         for at, leaf in enumerate(leaves)
         if storage.is_jax_tensor(leaf)
         and leaf.grad_fn is not None
         and observer.storages.is_made(leaf.untyped_storage())
         and not autograd_nodes.is_spent(leaf)
-    ]
+    }
+    return list(found.values())
 
 
 def _gradients(observer: Observer, results: Results) -> tuple[list, list, list]:
