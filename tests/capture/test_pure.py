@@ -115,6 +115,16 @@ def test_a_tensor_that_is_returned_twice_is_one(make):
         assert found["a"] is found["b"][0] is not found["b"][1]
 
 
+def test_a_view_that_is_older_than_the_call_is_returned_itself():
+    memory = torch.arange(4.0, device="jax")
+    held = memory[1:3]
+    function = pure(lambda x: (memory.add_(x), held, memory[1:3], memory.data)[1:])
+    for call in range(1, 4):
+        same, view, other = function(ones()[0])
+        assert same is held is not view and other is not memory
+        assert same.tolist() == view.tolist() == [1 + call, 2 + call]
+
+
 def test_results_that_share_memory_share_it_in_later_calls():
     function, runs = counted(lambda x: (lambda y: (y[0], y, y[0:2]))(x * 2))
     with config.temporarily("jit_check_every", 0):

@@ -180,10 +180,9 @@ class Observer(Listener):
             self.remember(tensor)
         elif self.storages.is_of_others(memory.array):
             self.disturb()
-        is_differentiable = self.history.is_differentiable and autograd_nodes.may_have_one(tensor)
-        node: Any = tensor.grad_fn if is_differentiable else None
-        is_of_call = node is not None and node._sequence_nr() > self._last_node
-        if is_differentiable and not is_of_call:
+        if self.history.is_differentiable and autograd_nodes.may_have_one(tensor):
+            if self._has_history(tensor):
+                return
             self.wanted[id(tensor)] = tensor
             if tensor.is_leaf:
                 self.optimizers.note_gradient(tensor, is_asked=False)
@@ -194,8 +193,18 @@ class Observer(Listener):
 
     def may_change(self, tensor: torch.Tensor) -> None:
         """Note a tensor that the call changes by no operator, if it is older than the call."""
-        if id(tensor) not in self._returned and not self.storages.is_made(tensor.untyped_storage()):
+        if self.is_older(tensor):
             self.remember(tensor)
+
+    def is_older(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor object is older than the call."""
+        is_made = self.storages.is_made(tensor.untyped_storage()) or self._has_history(tensor)
+        return not is_made and id(tensor) not in self._returned
+
+    def _has_history(self, tensor: torch.Tensor) -> bool:
+        """Return whether the call has computed a tensor that wants gradients."""
+        node: Any = tensor.grad_fn if autograd_nodes.may_have_one(tensor) else None
+        return node is not None and node._sequence_nr() > self._last_node
 
     def returns(self, result: Any, args: tuple) -> None:
         """Note the tensors that a function makes, other than those that it was given."""

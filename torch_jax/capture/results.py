@@ -177,7 +177,7 @@ class Results:
         number = self._numbers.setdefault(id(value), len(self._numbers))
         memory: Any = value.untyped_storage()
         place = self._observer.storages.place_of(memory)
-        if place is not None and id(value) not in self._known:
+        if place is not None and not self._observer.is_older(value):
             if self._wants_gradient(value):
                 self._observer.refuse("it returns a view of an older tensor that wants gradients")
             older = self._observer.storages.met[place].tensor
