@@ -121,9 +121,10 @@ class Call:
         return tensor
 
     def _new(self, leaf: Any) -> torch.Tensor:
-        if type(leaf) is FixedTensor:
+        kind = type(leaf)
+        if kind is FixedTensor:
             return leaf.form.over(storage.wrap(leaf.made.array).untyped_storage())
-        if type(leaf) is Older:
+        if kind is Older:
             return leaf.form.over(trees.owned(leaf.owner, self.arguments).untyped_storage())
         memory, array = self._storages.get(leaf.output), self.outputs[leaf.output]
         if memory is None and leaf.is_whole:
