@@ -32,7 +32,7 @@ from torch_jax.core.patching import AT_FIRST_JIT, around
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
 from torch_jax.memory.forms import Form
-from torch_jax.recorded import lazy
+from torch_jax.recorded import lazy, path
 from torch_jax.recorded.program import Listener, Program
 
 _NOTHING = torch.empty(0)
@@ -103,6 +103,7 @@ class Pullback:
         known = (one for one in state.programs if one.places.keys() == nodes and not one.donated)
         self._program = next(known, None) or Program(state, tuple(sorted(nodes)), (), arrays)
         state.programs = list({*state.programs, self._program})  # an audited call has the same
+        path.note_run(self._program, state)
 
     def connect(
         self, call: Call, leaves: Sequence[Any], storages: list[Any], outputs: list[Any], drawn: Any
