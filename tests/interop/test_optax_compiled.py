@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import optax
@@ -138,6 +139,8 @@ SLOW = [groups_that_change, scaled, with_masters, closures]
 )
 def test_a_compiled_step_is_the_eager_one(program):
     eagerly = list(program(lambda step: step))
-    compiled = list(program(torch_jax.jit(pure=True)))
+    looks = program is scaled  # the scaler does, so that Python runs
+    with pytest.warns(UserWarning, match="looks at a value") if looks else nullcontext():
+        compiled = list(program(torch_jax.jit(pure=True)))
     assert len(set(map(str, eagerly))) > 2
     assert compiled == pytest.approx(eagerly, rel=1e-5)
