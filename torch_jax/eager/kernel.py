@@ -204,9 +204,9 @@ class Kernel:
             with x64():
                 arrays = run(*memories)
         except Exception as error:
-            bound.drop(self, signature)
-            if tracers.is_traced_elsewhere(memories):
+            if tracers.is_traced_elsewhere(memories):  # or a memory is still that of a recording
                 raise tracers.TracedElsewhere from error
+            bound.drop(self, signature)
             raise self._explained(error, args, kwargs) from error
         return arrays if entry.simple else self._verified(entry, arrays, args, kwargs)
 
