@@ -15,6 +15,7 @@ from tests.support.compare import assert_same
 from tests.support.jitted import assert_skipped, both
 from tests.support.values import ones, randn
 from torch_jax.core import compilations
+from torch_jax.eager import kernel
 
 
 def network() -> nn.Module:
@@ -347,3 +348,18 @@ def test_audits_of_a_model_in_a_loop_compile_nothing():
         model(x).sum().backward()
     assert compilations.here().minus(before) == compilations.NOTHING
     assert_skipped(model)
+
+
+@both
+@pytest.mark.usefixtures("eager_by_xla")
+def test_operators_behind_a_model_are_compiled_once(pure, monkeypatch):
+    """They meet gradients that a recorded backward pass has left."""
+    model, x, compiled = torch_jax.jit(network(), pure=pure), randn(2, 3), []
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(6):
+        if step == 3:
+            monkeypatch.setattr(kernel, "compile_listeners", [compiled.append])
+        optimizer.zero_grad()
+        F.mse_loss(model(x), x[:, :1]).backward()
+        optimizer.step()
+    assert not compiled

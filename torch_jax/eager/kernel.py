@@ -20,7 +20,7 @@ from torch_jax import config
 from torch_jax._private import jax_core, pytorch
 from torch_jax.core import absent, costs, errors, log, numbers, policies, progress, tracers
 from torch_jax.core.active import ACTIVE, unrecorded
-from torch_jax.core.node import NotRecordable
+from torch_jax.core.node import Node, NotRecordable
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.precision import with_dtype
 from torch_jax.core.x64 import x64
@@ -299,6 +299,8 @@ class Kernel:
                 if tensor.device.type != "cpu" or (tensor.dim() and not self.lowering.host):
                     raise errors.same_device(self.op, tensor)
                 held, memory = None, np.array(dtypes.numpy_of(tensor.contiguous()))
+            elif type(memory) is Node and ACTIVE.recorder is None:
+                memory = storage.memory_in(held)  # of a recording that has run
             memories.append(memory)
             storages.append(held)
             shape = tensor.shape
