@@ -180,9 +180,8 @@ class Observer(Listener):
             self.remember(tensor)
         elif self.storages.is_of_others(memory.array):
             self.disturb()
-        if self.history.is_differentiable and autograd_nodes.may_have_one(tensor):
-            if self._has_history(tensor):
-                return
+        wants = self.history.is_differentiable and autograd_nodes.may_have_one(tensor)
+        if wants and not self._has_history(tensor):
             self.wanted[id(tensor)] = tensor
             if tensor.is_leaf:
                 self.optimizers.note_gradient(tensor, is_asked=False)

@@ -192,8 +192,11 @@ def _of_value(value: Any) -> Interval:
     return int(array.min()), int(array.max())
 
 
+_known: dict[int, tuple[Any, Interval]] = {}  # of arrays of JAX's, by their id
+
+
 def _of_array(array: Any) -> Interval:
-    """Return the interval of an array that the graph is given: it never changes, as a long text."""
+    """Return the interval of an array, at whose elements it looks once: they never change."""
     reference, found = _known.get(id(array), (None, None))
     if reference is None or reference() is not array:
         found = _of_value(array)
@@ -202,9 +205,6 @@ def _of_array(array: Any) -> Interval:
             if len(_known) > PLACES_REMEMBERED:
                 _known.clear()
     return found
-
-
-_known: dict[int, tuple[Any, Interval]] = {}
 
 
 def intervals(closed: Any, operands: Sequence[Interval]) -> list[Interval]:
